@@ -1,0 +1,1 @@
+//! The task machine: placeholder, see the contract.
