@@ -1,1 +1,5 @@
 //! placeholder
+
+pub mod clock;
+pub mod endpoint;
+pub mod paths;

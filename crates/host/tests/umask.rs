@@ -1,0 +1,24 @@
+//! R-09 under unusual umasks. A file of its own, with one test: a umask belongs to the whole process.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use camino::Utf8Path;
+use ostler_host::endpoint::Claim;
+use rustix::fs::Mode;
+
+#[test]
+fn r_09_modes_are_exact_under_any_umask() {
+    for umask in [0o000, 0o022, 0o077, 0o777, 0o177] {
+        let root = tempfile::tempdir().unwrap();
+        let dir = Utf8Path::from_path(root.path()).unwrap().join("new/rt");
+        let before = rustix::process::umask(Mode::from_raw_mode(umask));
+        let started = Claim::open(&dir, None).and_then(Claim::listen);
+        rustix::process::umask(before);
+        let (_listener, endpoint) = started.unwrap();
+        let mode = |path: &Utf8Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!(mode(&dir), 0o700, "{umask:o}");
+        assert_eq!(mode(dir.parent().unwrap()), 0o700, "{umask:o}");
+        assert_eq!(mode(endpoint.socket()), 0o600, "{umask:o}");
+        assert_eq!(mode(&dir.join("daemon.sock.lock")), 0o600, "{umask:o}");
+    }
+}
