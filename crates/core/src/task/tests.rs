@@ -1,5 +1,9 @@
 //! Tests of the task machine, rule by rule. The same machine meets random command sequences and a
 //! simple model in `tests/task_model.rs`.
 
+mod admission;
+mod cost;
+mod ends;
 mod kit;
-mod rules;
+mod queue;
+mod restart;
