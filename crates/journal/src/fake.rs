@@ -1,0 +1,1 @@
+//! A disk that loses what was not synced.

@@ -1,0 +1,80 @@
+//! Reading without writing: `verify` and `read`. No lock is needed; a writer may be at work, whose
+//! unfinished append is then left out with a warning. Nothing on disk changes.
+
+use crate::disk::{Disk, RealDisk};
+use crate::error::{OpenError, Warning};
+use crate::journal::SegmentInfo;
+use crate::names::segment_name;
+use crate::options::Options;
+use crate::recover::{Visitor, enter, load};
+use crate::survey::survey_live;
+use camino::Utf8Path;
+
+/// What a whole journal holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The segments that hold records, oldest first.
+    pub segments: Vec<SegmentInfo>,
+    /// The snapshot's sequence number.
+    pub snapshot_sequence: Option<u64>,
+    /// The size of its payload.
+    pub snapshot_bytes: u64,
+    /// The oldest record; one more than the last when there is none.
+    pub first_sequence: u64,
+    /// The newest record; 0 when there never was one.
+    pub last_sequence: u64,
+    /// How many records there are.
+    pub records: u64,
+    /// The sum of their payloads.
+    pub payload_bytes: u64,
+    /// What was noticed.
+    pub warnings: Vec<Warning>,
+}
+
+/// Reads the journal in `dir`, verifies every byte of it, and shows it to `visit` as
+/// [`Journal::open`](crate::Journal::open) does.
+pub fn read(
+    dir: &Utf8Path,
+    options: &Options,
+    visit: &mut Visitor<'_>,
+) -> Result<Report, OpenError> {
+    read_from(&mut RealDisk::new(), dir, options, visit)
+}
+
+/// Verifies every byte of the journal in `dir`.
+pub fn verify(dir: &Utf8Path, options: &Options) -> Result<Report, OpenError> {
+    read(dir, options, &mut |_| Ok(()))
+}
+
+pub(crate) fn read_from<D: Disk>(
+    disk: &mut D,
+    dir: &Utf8Path,
+    options: &Options,
+    visit: &mut Visitor<'_>,
+) -> Result<Report, OpenError> {
+    enter(disk, dir, false)?;
+    let mut files = survey_live(disk, dir, options)?;
+    let loaded = load(disk, dir, &mut files, true, visit)?;
+    let first = loaded.segments.first();
+    let mut warnings = files.warnings;
+    if let Some(torn) = &loaded.torn {
+        // A torn header is not counted as a segment, so the torn one is the last or the one after.
+        let at = loaded.segments.len() - usize::from(torn.start > 0);
+        let number = files.segments.get(at).map_or(0, |segment| segment.number);
+        warnings.push(Warning::Torn {
+            file: dir.join(segment_name(number)),
+            offset: torn.start as u64,
+            bytes: torn.len() as u64,
+        });
+    }
+    Ok(Report {
+        first_sequence: first.map_or(loaded.last_sequence + 1, |segment| segment.first_sequence),
+        snapshot_sequence: loaded.snapshot.map(|snapshot| snapshot.sequence),
+        snapshot_bytes: loaded.snapshot.map_or(0, |snapshot| snapshot.payload_bytes),
+        segments: loaded.segments,
+        last_sequence: loaded.last_sequence,
+        records: loaded.records,
+        payload_bytes: loaded.payload_bytes,
+        warnings,
+    })
+}
