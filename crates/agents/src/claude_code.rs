@@ -10,6 +10,7 @@ mod judge;
 mod read;
 mod reset;
 mod show;
+mod spending;
 mod wire;
 
 use std::ffi::OsString;

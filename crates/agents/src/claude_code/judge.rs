@@ -10,10 +10,11 @@
 //! denied something, could not finish without it: `permission_denied`.
 
 use ostler_core::clock::Timestamp;
-use ostler_core::outcome::{CostMicros, Exit, Failure, FailureClass, Proof, Usage};
+use ostler_core::outcome::{Exit, Failure, FailureClass, Proof};
 
 use super::reset;
-use super::wire::{Event, Items, ModelUsage, Tokens};
+use super::spending::Spending;
+use super::wire::Event;
 use crate::kit::plain::exit_failure;
 use crate::kit::reader::{
     Conclusion, MESSAGE_CHARS_MAX, Status, TEXT_BYTES_MAX, Terminal, beginning, one_line,
@@ -77,11 +78,13 @@ impl Closing {
             None if subtype.is_empty() => "result".to_owned(),
             None => subtype.clone(),
         };
+        // Its notes for developers explain nothing to a person.
         let errors: Vec<&str> = event
             .errors
             .iter()
             .flat_map(|items| &items.0)
             .map(|error| &**error)
+            .filter(|error| !error.starts_with("[ede_diagnostic]"))
             .collect();
         Self {
             terminal: Terminal { statement, success },
@@ -111,7 +114,12 @@ pub(super) fn conclude(facts: &mut Facts, exit: Option<Exit>, stopped: bool) -> 
         None => Some(unstated_failure(facts, exit, stopped)),
     };
     let failure = failure.map(|failure| with_retry_at(facts, failure));
-    let text = facts.closing.as_ref().map(|closing| closing.text.clone());
+    // What comes with a stated failure are words about the failure, not an answer.
+    let answer = facts
+        .closing
+        .as_ref()
+        .filter(|closing| closing.terminal.success);
+    let text = answer.map(|closing| closing.text.clone());
     let mut denials: Vec<String> = Vec::new();
     for (_, tool) in std::mem::take(&mut facts.denials) {
         if !denials.contains(&tool) {
@@ -316,88 +324,4 @@ fn with_retry_at(facts: &Facts, mut failure: Failure) -> Failure {
             .or_else(|| reset::reset_time(&failure.message, facts.now));
     }
     failure
-}
-
-/// What the run used and cost.
-///
-/// `usage` is the run's own. The cost is added up from what each model used since the last result,
-/// where that is said: after a resume `total_cost_usd` counts the whole session. Without it the
-/// total is believed only when the tokens it stands for are exactly the run's own; else there is no
-/// figure, rather than a wrong one.
-#[derive(Default)]
-pub(super) struct Spending {
-    usage: Option<Usage>,
-    cost_usd: Option<f64>,
-    /// The price of some model is not known to Claude Code, and the figure is a guess.
-    guessed: bool,
-    /// Some part of the cost is not known, so the sum is not.
-    incomplete: bool,
-}
-
-impl Spending {
-    pub(super) fn add(&mut self, event: &Event<'_>) {
-        if let Some(tokens) = event.usage {
-            self.usage = Some(sum(self.usage.unwrap_or_default(), tokens));
-        }
-        let own = match (&event.model_usage_since_last_result, &event.model_usage) {
-            (Some(since), _) => Some(since),
-            (None, Some(all)) if is_own(all, event.usage) => Some(all),
-            (None, _) => None,
-        };
-        let Some(own) = own else {
-            self.incomplete = true;
-            return;
-        };
-        let cost: f64 = own.0.iter().filter_map(|model| model.cost_usd).sum();
-        self.incomplete |= own.0.iter().any(|model| model.cost_usd.is_none());
-        self.guessed |= own
-            .0
-            .iter()
-            .any(|model| model.cost_basis.as_deref() == Some("unknown"));
-        self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost);
-    }
-
-    fn usage(&self) -> Option<Usage> {
-        self.usage
-    }
-
-    fn cost(&self) -> Option<CostMicros> {
-        let micros = (self.cost_usd? * 1e6).round();
-        let known = !self.incomplete && micros >= 0.0 && micros.is_finite();
-        known.then_some(CostMicros {
-            amount: micros as u64,
-            estimated: self.guessed,
-        })
-    }
-}
-
-/// Whether the models' counts are the run's own and not the session's.
-fn is_own(all: &Items<ModelUsage<'_>>, usage: Option<Tokens>) -> bool {
-    let total = |count: fn(&ModelUsage<'_>) -> Option<u64>| {
-        all.0.iter().filter_map(count).fold(0, u64::saturating_add)
-    };
-    usage.is_some_and(|usage| {
-        usage.input_tokens == Some(total(|model| model.input_tokens))
-            && usage.output_tokens == Some(total(|model| model.output_tokens))
-    })
-}
-
-fn sum(before: Usage, tokens: Tokens) -> Usage {
-    let add = |a: Option<u64>, b: Option<u64>| match (a, b) {
-        (Some(a), Some(b)) => Some(a.saturating_add(b)),
-        (a, b) => a.or(b),
-    };
-    let thinking = tokens
-        .output_tokens_details
-        .and_then(|details| details.thinking_tokens);
-    Usage {
-        input_tokens: add(before.input_tokens, tokens.input_tokens),
-        cache_read_tokens: add(before.cache_read_tokens, tokens.cache_read_input_tokens),
-        cache_write_tokens: add(
-            before.cache_write_tokens,
-            tokens.cache_creation_input_tokens,
-        ),
-        output_tokens: add(before.output_tokens, tokens.output_tokens),
-        reasoning_tokens: add(before.reasoning_tokens, thinking),
-    }
 }

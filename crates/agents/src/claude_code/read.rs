@@ -250,6 +250,14 @@ impl Facts {
             .iter()
             .filter(|b| b.kind.as_deref() == Some("tool_result"))
         {
+            let id = block.tool_use_id.as_deref();
+            if self
+                .denials
+                .iter()
+                .any(|(denied, _)| Some(denied.as_str()) == id)
+            {
+                continue; // Shown as a denial already.
+            }
             if let Some(answer) = show::tool_answer(block, nested) {
                 show::line(&answer, out);
             }

@@ -102,6 +102,8 @@ pub(super) struct Block<'a> {
     #[serde(deserialize_with = "lenient")]
     pub(super) is_error: Option<bool>,
     #[serde(borrow, deserialize_with = "lenient")]
+    pub(super) tool_use_id: Option<Text<'a>>,
+    #[serde(borrow, deserialize_with = "lenient")]
     pub(super) content: Option<Content<'a>>,
 }
 
@@ -183,6 +185,12 @@ pub(super) struct ModelUsage<'a> {
     pub(super) input_tokens: Option<u64>,
     #[serde(rename = "outputTokens", deserialize_with = "lenient")]
     pub(super) output_tokens: Option<u64>,
+    #[serde(rename = "cacheReadInputTokens", deserialize_with = "lenient")]
+    pub(super) cache_read_tokens: Option<u64>,
+    #[serde(rename = "cacheCreationInputTokens", deserialize_with = "lenient")]
+    pub(super) cache_write_tokens: Option<u64>,
+    #[serde(rename = "thinkingTokens", deserialize_with = "lenient")]
+    pub(super) thinking_tokens: Option<u64>,
     #[serde(rename = "costUSD", deserialize_with = "lenient")]
     pub(super) cost_usd: Option<f64>,
     #[serde(rename = "costBasis", borrow, deserialize_with = "lenient")]

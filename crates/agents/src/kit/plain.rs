@@ -44,7 +44,7 @@ impl Reader for PlainReader {
         None
     }
 
-    fn conclude(&mut self, exit: Option<Exit>, _stopped: bool) -> Conclusion {
+    fn conclude(&mut self, exit: Option<Exit>, stopped: bool) -> Conclusion {
         if exit.is_some_and(Exit::is_success) {
             return Conclusion {
                 proof: Some(Proof::ExitStatus),
@@ -52,7 +52,8 @@ impl Reader for PlainReader {
             };
         }
         let failure = exit_failure(self.name, exit);
-        let closing_line = exit.map(|_| failure.message.clone());
+        // A run that we ended says nothing about the status it ended with.
+        let closing_line = exit.filter(|_| !stopped).map(|_| failure.message.clone());
         Conclusion {
             proof: exit.map(|_| Proof::ExitStatus),
             closing_line,
