@@ -1,0 +1,175 @@
+//! The daemon: takes the endpoint, recovers, serves, and ends in good order.
+//!
+//! Owns the order of start and stop. Deliberately absent: signals and logging, which belong to the
+//! program around it, so that an application can embed a daemon.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use ostler_core::clock::Clock;
+use ostler_core::task::TaskBounds;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::SystemClock;
+use crate::endpoint::{Claim, Endpoint, EndpointError};
+use crate::engine::feed::FeedBounds;
+use crate::engine::{ArchiveBounds, Engine, EngineHandle, RecoverError, recover};
+use crate::runner::TaskRunner;
+use crate::wire::{Listener, WireSettings};
+
+/// How long connections may take to be told the last events.
+const GOODBYE_WAIT: Duration = Duration::from_millis(500);
+
+/// What a daemon is started with. [`Settings::new`] has the numbers of runtime.md.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where socket, lock, journal and archive are.
+    pub runtime_dir: Utf8PathBuf,
+    /// The owner's home directory, which may not be the runtime directory itself.
+    pub home: Option<Utf8PathBuf>,
+    /// Bounds of the task machine.
+    pub tasks: TaskBounds,
+    /// Files of the task journal.
+    pub journal: ostler_journal::Options,
+    /// Files of the archive.
+    pub archive_journal: ostler_journal::Options,
+    pub(crate) archive: ArchiveBounds,
+    pub(crate) feed: FeedBounds,
+    pub(crate) wire: WireSettings,
+}
+
+impl Settings {
+    /// The documented defaults, for a runtime directory.
+    pub fn new(runtime_dir: Utf8PathBuf) -> Self {
+        let journal = ostler_journal::Options::default();
+        let archive_journal = ostler_journal::Options {
+            total_bytes_max: ARCHIVE_BYTES_MAX,
+            ..journal.clone()
+        };
+        Self {
+            runtime_dir,
+            home: None,
+            tasks: TaskBounds::default(),
+            journal,
+            archive_journal,
+            archive: ArchiveBounds {
+                tasks_max: 100_000,
+                age_days_max: 180,
+            },
+            feed: FeedBounds {
+                events_max: 10_000,
+                events_bytes_max: 16 * 1024 * 1024,
+                backlog_bytes_max: 64 * 1024 * 1024,
+            },
+            wire: WireSettings {
+                frame_bytes_max: ostler_proto::framed::FRAME_BYTES_MAX,
+                frame_deadline: Duration::from_secs(30),
+                heartbeat: Duration::from_secs(15),
+            },
+        }
+    }
+}
+
+/// The archive's files may grow to this; its own bounds (tasks, days) come first.
+const ARCHIVE_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+
+/// Why a daemon did not start. Nothing was changed that was in use.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The runtime directory, its lock or the socket cannot be had.
+    #[error("the endpoint cannot be used")]
+    Endpoint(#[from] EndpointError),
+    /// The journal cannot be used.
+    #[error("the recovery data cannot be used")]
+    Recover(#[from] RecoverError),
+    /// The system refused something.
+    #[error("the daemon could not be set up")]
+    Io(#[from] std::io::Error),
+}
+
+/// A daemon that holds its endpoint and has recovered its state; clients that connect wait until it
+/// serves.
+pub struct Daemon {
+    endpoint: Endpoint,
+    listener: tokio::net::UnixListener,
+    engine: Engine,
+    handle: EngineHandle,
+    settings: Settings,
+}
+
+impl Daemon {
+    /// Takes the endpoint and recovers. Must be called inside a tokio runtime.
+    pub fn start(settings: Settings, runner: Arc<dyn TaskRunner>) -> Result<Self, StartError> {
+        Self::start_with_clock(settings, runner, Arc::new(SystemClock))
+    }
+
+    /// The same with a clock of the caller's.
+    pub fn start_with_clock(
+        settings: Settings,
+        runner: Arc<dyn TaskRunner>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StartError> {
+        let claim = Claim::open(&settings.runtime_dir, settings.home.as_deref())?;
+        let recovered = recover(&settings, Arc::clone(&clock))?;
+        let (engine, handle) = Engine::new(recovered, runner, clock)?;
+        let (listener, endpoint) = claim.listen()?;
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        Ok(Self {
+            endpoint,
+            listener,
+            engine,
+            handle,
+            settings,
+        })
+    }
+
+    /// Serves until `stop` is ready, then ends: no admission, runs ended, everything flushed, the
+    /// socket removed.
+    pub async fn serve(self, stop: impl Future<Output = ()>) {
+        let Self {
+            endpoint,
+            listener,
+            engine,
+            mut handle,
+            settings,
+        } = self;
+        let stop_accepting = CancellationToken::new();
+        let close = CancellationToken::new();
+        let connections = TaskTracker::new();
+        let listener = Listener {
+            socket: listener,
+            client: handle.client(),
+            settings: Arc::new(settings.wire),
+            owner_uid: rustix::process::geteuid().as_raw(),
+            stop: stop_accepting.clone(),
+            close: close.clone(),
+            connections: connections.clone(),
+        };
+        let accepting = tokio::spawn(listener.run());
+        let engine = engine.run();
+        tokio::pin!(engine);
+        tokio::select! {
+            biased;
+            () = stop => {
+                stop_accepting.cancel();
+                handle.shut_down();
+                engine.await;
+            }
+            () = &mut engine => {}
+        }
+        stop_accepting.cancel();
+        close.cancel();
+        connections.close();
+        // What is left then did not take its last events in time; it resumes with its cursor.
+        let _ = tokio::time::timeout(GOODBYE_WAIT, connections.wait()).await;
+        accepting.abort();
+        match endpoint.remove_socket() {
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "the socket could not be removed"),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The archive: finished tasks that left the live set, in an append-only log of their own.
+//!
+//! Owned by the store's thread. Records are the settled events of the task journal, so that `ostler
+//! task list --all` reads both alike. An archived task is safe at every moment: its record is synced
+//! before the snapshot that forgets the task, and recovery archives again what the journal names
+//! after that snapshot. The index in memory says which ids are taken.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use camino::Utf8Path;
+use ostler_core::clock::Timestamp;
+use ostler_core::id::TaskId;
+use ostler_journal::{Journal, Options, RealDisk, Visit};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::record;
+
+/// What the archive keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ArchiveBounds {
+    pub(crate) tasks_max: u64,
+    pub(crate) age_days_max: u32,
+}
+
+/// The first half of an id's hash: enough to tell 100,000 ids apart, and small.
+type Key = u128;
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    sequence: u64,
+    updated_at: Timestamp,
+}
+
+/// Which task ids the archive holds.
+#[derive(Debug, Default)]
+pub(crate) struct ArchiveIndex(Mutex<HashMap<Key, Place>>);
+
+impl ArchiveIndex {
+    pub(crate) fn contains(&self, task: &TaskId) -> bool {
+        self.lock().contains_key(&key(task.as_str()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Place>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(id: &str) -> Key {
+    let digest = Sha256::digest(id.as_bytes());
+    digest
+        .iter()
+        .take(size_of::<Key>())
+        .fold(0, |key, byte| key << 8 | Key::from(*byte))
+}
+
+/// One task on its way into the archive.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    pub(crate) id: TaskId,
+    pub(crate) updated_at: Timestamp,
+    pub(crate) record: Vec<u8>,
+}
+
+/// The open archive.
+pub(crate) struct Archive {
+    journal: Journal<RealDisk>,
+    index: std::sync::Arc<ArchiveIndex>,
+    bounds: ArchiveBounds,
+    unsynced: bool,
+}
+
+/// The two fields of a record that the index needs.
+#[derive(Deserialize)]
+struct Indexed<'a> {
+    #[serde(borrow)]
+    task: IndexedTask<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IndexedTask<'a> {
+    #[serde(borrow)]
+    task_id: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    updated_at: std::borrow::Cow<'a, str>,
+}
+
+impl Archive {
+    /// Opens the archive and reads its index.
+    pub(crate) fn open(
+        dir: &Utf8Path,
+        options: Options,
+        bounds: ArchiveBounds,
+        index: std::sync::Arc<ArchiveIndex>,
+    ) -> Result<Self, ostler_journal::OpenError> {
+        let opened = {
+            let mut places = index.lock();
+            let mut visit = |visit: Visit<'_>| match visit {
+                Visit::Snapshot { .. } => Err("an archive has no snapshots".to_owned()),
+                Visit::Entry(entry) => {
+                    let indexed: Indexed<'_> =
+                        serde_json::from_slice(entry.payload).map_err(|error| error.to_string())?;
+                    let updated_at = record::parse_timestamp(&indexed.task.updated_at)?;
+                    places.insert(
+                        key(&indexed.task.task_id),
+                        Place {
+                            sequence: entry.sequence,
+                            updated_at,
+                        },
+                    );
+                    Ok(())
+                }
+            };
+            Journal::open(RealDisk::new(), dir, options, &mut visit)?
+        };
+        Ok(Self {
+            journal: opened.journal,
+            index,
+            bounds,
+            unsynced: false,
+        })
+    }
+
+    /// Writes tasks that leave the live set; [`Archive::sync`] makes them durable. One that is there
+    /// already (recovery repeats) is skipped.
+    pub(crate) fn write(&mut self, leaving: &[Leaving]) -> Result<(), ostler_journal::AppendError> {
+        let mut index = self.index.lock();
+        let fresh: Vec<_> = leaving
+            .iter()
+            .filter(|task| !index.contains_key(&key(task.id.as_str())))
+            .collect();
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        let payloads: Vec<&[u8]> = fresh.iter().map(|task| task.record.as_slice()).collect();
+        let first = self.journal.last_sequence() + 1;
+        self.journal.write(&payloads)?;
+        self.unsynced = true;
+        for (sequence, task) in (first..).zip(fresh) {
+            index.insert(
+                key(task.id.as_str()),
+                Place {
+                    sequence,
+                    updated_at: task.updated_at,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    /// Makes everything written durable, then drops what is older than the bounds.
+    pub(crate) fn sync(&mut self, now: Timestamp) -> Result<(), ostler_journal::AppendError> {
+        if !self.unsynced {
+            return Ok(());
+        }
+        self.journal.sync()?;
+        self.unsynced = false;
+        self.trim(now);
+        Ok(())
+    }
+
+    fn trim(&mut self, now: Timestamp) {
+        const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
+        let oldest = now.as_micros() - i64::from(self.bounds.age_days_max) * DAY_MICROS;
+        let by_count = (self.journal.last_sequence() + 1).saturating_sub(self.bounds.tasks_max);
+        let Some(end_of_first) = self
+            .journal
+            .segments()
+            .first()
+            .map(|segment| segment.last_sequence)
+        else {
+            return;
+        };
+        let mut index = self.index.lock();
+        let by_age = || {
+            !index.values().any(|place| {
+                place.sequence <= end_of_first && place.updated_at.as_micros() >= oldest
+            })
+        };
+        if end_of_first >= by_count && (self.journal.segments().len() < 2 || !by_age()) {
+            return;
+        }
+        let below = by_count.max(end_of_first + 1);
+        if let Err(error) = self.journal.remove_segments_below(below) {
+            tracing::warn!(%error, "old archive segments could not be removed");
+            return;
+        }
+        let first = self
+            .journal
+            .segments()
+            .first()
+            .map_or(0, |segment| segment.first_sequence);
+        index.retain(|_, place| place.sequence >= first);
+    }
+}

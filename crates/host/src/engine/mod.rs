@@ -1,0 +1,432 @@
+//! The engine: the one actor that owns the task machine and performs its effects in order.
+//!
+//! Order (invariant 5): step → write and fdatasync → publish → answers and events → effects. Steps
+//! run ahead of the disk; what they want done waits in a batch until the batch is durable. While one
+//! batch is being synced the next one gathers, so everything that waits shares one write and one
+//! fdatasync. Deliberately absent: rules about tasks (`core::task`), bytes on disk (`store`), what
+//! clients see (`feed`), processes (`runner`).
+
+mod archive;
+mod batch;
+mod commands;
+pub(crate) mod feed;
+pub(crate) mod record;
+mod recover;
+mod runs;
+mod store;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostler_core::clock::Clock;
+use ostler_core::id::{RunId, TaskId};
+use ostler_core::task::{self, Effect, Input, RunEnd, StopReason, TaskState};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+pub(crate) use archive::{ArchiveBounds, ArchiveIndex};
+pub use commands::EngineHandle;
+pub(crate) use commands::{CommandReply, CommandRequest, EngineClient, Reply};
+pub(crate) use recover::{RecoverError, Recovered, recover};
+
+use crate::runner::{RunOrder, TaskInput, TaskRunner};
+use batch::Pending;
+use feed::Feed;
+use runs::LiveRuns;
+use store::{Done, Standing, Store};
+
+/// Commands that wait for the engine (runtime.md, "Commands").
+pub const COMMAND_QUEUE_MAX: usize = 1_024;
+
+/// Words from runners that wait for the engine: two a run and some slack. A runner waits for a place
+/// with its end, and tries again later with its lines.
+const RUNNER_EVENTS_MAX: usize = 256;
+
+/// Commands taken in one turn, before the batch is handed to the disk and others get theirs.
+const COMMANDS_PER_TURN_MAX: usize = 512;
+
+/// Bytes of journal after which the state is written as a snapshot.
+const SNAPSHOT_EVERY_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Room in the journal that every queued task may need to end.
+const END_RESERVE_BYTES: u64 = 4 * 1024;
+
+/// Room that every running task may need on top of that.
+const RUNNING_END_RESERVE_BYTES: u64 = 16 * 1024;
+
+/// Room that one admission must find beyond the reserves.
+const ADMISSION_BYTES: u64 = 64 * 1024;
+
+/// How long a shutdown waits for runs to end.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(8);
+
+/// What runners tell the engine.
+#[derive(Debug)]
+pub(crate) enum RunnerEvent {
+    /// The run's log queue has lines.
+    LogReady {
+        /// Which run.
+        run: RunId,
+    },
+    /// Nothing of the run is left.
+    Ended {
+        /// Which run.
+        run: RunId,
+        /// How it ended.
+        end: Box<RunEnd>,
+    },
+}
+
+/// See the module's documentation.
+pub(crate) struct Engine {
+    state: TaskState,
+    feed: Arc<Feed>,
+    store: Store,
+    standing: Standing,
+    clock: Arc<dyn Clock>,
+    runner: Arc<dyn TaskRunner>,
+    archive: Arc<ArchiveIndex>,
+    archive_ready: bool,
+    /// Prompts, arguments and environments, as long as a retry is possible.
+    inputs: HashMap<TaskId, Arc<TaskInput>>,
+    runs: LiveRuns,
+    requests: HashMap<u64, Reply>,
+    next_request: u64,
+    pending: Pending,
+    in_flight: Option<Pending>,
+    /// Admissions that wait for the archive's index or for room on the disk.
+    held: VecDeque<CommandRequest>,
+    asked_for_room: bool,
+    failed: Option<String>,
+    commands: mpsc::Receiver<CommandRequest>,
+    events: mpsc::Receiver<RunnerEvent>,
+    shutdown: oneshot::Receiver<()>,
+    stopping_until: Option<Instant>,
+}
+
+impl Engine {
+    /// An engine on recovered state, and the handle that reaches it. It does nothing until
+    /// [`Engine::run`] is polled.
+    pub(crate) fn new(
+        recovered: Recovered,
+        runner: Arc<dyn TaskRunner>,
+        clock: Arc<dyn Clock>,
+    ) -> std::io::Result<(Self, EngineHandle)> {
+        let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE_MAX);
+        let (event_sender, events) = mpsc::channel(RUNNER_EVENTS_MAX);
+        let (shutdown_sender, shutdown) = oneshot::channel();
+        let feed = Arc::new(recovered.feed);
+        let pending = Pending::new(feed.last_sequence() + 1, recovered.frame_bytes_max);
+        let engine = Self {
+            state: recovered.state,
+            feed: Arc::clone(&feed),
+            store: Store::start(recovered.store)?,
+            standing: recovered.standing,
+            clock,
+            runner,
+            archive: recovered.archive,
+            archive_ready: false,
+            inputs: HashMap::new(),
+            runs: LiveRuns::new(event_sender),
+            requests: HashMap::new(),
+            next_request: 0,
+            pending,
+            in_flight: None,
+            held: VecDeque::new(),
+            asked_for_room: false,
+            failed: None,
+            commands,
+            events,
+            shutdown,
+            stopping_until: None,
+        };
+        let handle = EngineHandle::new(command_sender, feed, shutdown_sender);
+        Ok((engine, handle))
+    }
+
+    /// Runs until a shutdown is over. Everything durable is on disk when it returns.
+    pub(crate) async fn run(mut self) {
+        self.step(Input::Recover);
+        while !self.is_finished() {
+            self.flush();
+            self.turn().await;
+        }
+        self.close().await;
+    }
+
+    fn is_finished(&self) -> bool {
+        let Some(until) = self.stopping_until else {
+            return false;
+        };
+        let settled = self.runs.is_empty() && self.pending.is_empty() && self.in_flight.is_none();
+        settled || Instant::now() >= until
+    }
+
+    /// Waits for one thing and takes it. Fixed order: shutdown, disk, timers, runners, commands.
+    async fn turn(&mut self) {
+        let deadline = self.next_deadline();
+        let takes_commands = self.pending.takes_more();
+        tokio::select! {
+            biased;
+            _ = &mut self.shutdown, if self.stopping_until.is_none() => self.begin_shutdown(),
+            done = self.store.done() => self.finish(done),
+            () = sleep_until(deadline) => self.timers(),
+            event = self.events.recv() => self.take_events(event),
+            command = self.commands.recv(), if takes_commands => self.take_commands(command),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let machine = self
+            .state
+            .next_deadline()
+            .map(|due| Instant::now() + due.since(self.clock.now().boot));
+        [machine, self.runs.next_output(), self.stopping_until]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn timers(&mut self) {
+        self.step(Input::Tick);
+        for (run, log_lines) in self.runs.take_due_output(Instant::now()) {
+            self.publish_output(run, log_lines);
+        }
+    }
+
+    fn begin_shutdown(&mut self) {
+        self.stopping_until = Some(Instant::now() + SHUTDOWN_WAIT);
+        self.refuse_held("the daemon is shutting down");
+        self.step(Input::Shutdown);
+    }
+
+    fn take_events(&mut self, first: Option<RunnerEvent>) {
+        let mut next = first;
+        for _ in 0..RUNNER_EVENTS_MAX {
+            match next {
+                Some(RunnerEvent::LogReady { run }) => self.take_log(run),
+                Some(RunnerEvent::Ended { run, end }) => self.end_run(run, *end),
+                None => break,
+            }
+            next = self.events.try_recv().ok();
+        }
+    }
+
+    fn take_log(&mut self, run: RunId) {
+        if let Some(log_lines) = self.runs.drain(&run, Instant::now()) {
+            self.publish_output(run, log_lines);
+        }
+    }
+
+    /// Output alone is worth an event only while there is room for more than the ends.
+    fn publish_output(&mut self, run: RunId, log_lines: u64) {
+        if self.has_room(0) {
+            self.step(Input::Output { run, log_lines });
+        }
+    }
+
+    fn end_run(&mut self, run: RunId, end: RunEnd) {
+        self.runs.drain(&run, Instant::now());
+        self.step(Input::Ended { run, end });
+    }
+
+    /// One step of the machine; its effects join the pending batch.
+    fn step(&mut self, input: Input) {
+        if self.failed.is_some() && !matches!(input, Input::Shutdown) {
+            return;
+        }
+        let effects = task::step(&mut self.state, input, self.clock.now());
+        for effect in effects {
+            self.gather(effect);
+        }
+    }
+
+    fn gather(&mut self, effect: Effect) {
+        match effect {
+            Effect::Archived { task } => {
+                let tail = self.feed_tail(&task);
+                self.pending.archive(task, tail);
+            }
+            Effect::Changed { task } => {
+                let (task, tail) = self.runs.shown(task);
+                self.pending.change(task, tail);
+            }
+            Effect::LimitChanged { limit } => self.pending.limit(limit),
+            later => self.pending.later(later),
+        }
+    }
+
+    fn feed_tail(&self, task: &task::Task) -> Option<feed::SharedTail> {
+        self.feed.tail_of(&RunId {
+            task: task.spec.id.clone(),
+            attempt: task.attempt,
+        })
+    }
+
+    /// Hands the pending batch to the disk, or performs it at once when it changes nothing.
+    fn flush(&mut self) {
+        if self.in_flight.is_some() || self.store.is_busy() {
+            return;
+        }
+        if self.failed.is_some() {
+            self.drop_pending();
+        } else if self.pending.changes_something() {
+            let mut batch = self.pending.take();
+            self.store.append(batch.take_records());
+            // While the disk is at it, runners get ready for what will start.
+            for run in batch.starts() {
+                self.prepare(run);
+            }
+            self.in_flight = Some(batch);
+        } else {
+            if !self.pending.is_empty() {
+                let batch = self.pending.take();
+                self.perform(batch);
+            }
+            if !self.ask_for_room() && self.standing.since_snapshot > SNAPSHOT_EVERY_BYTES {
+                self.write_snapshot();
+            }
+        }
+    }
+
+    fn write_snapshot(&mut self) {
+        let (tasks, limit) = self.feed.view();
+        match record::encode_snapshot(&tasks, limit) {
+            Ok(payload) => self.store.snapshot(payload),
+            Err(error) => tracing::error!(%error, "the snapshot could not be encoded"),
+        }
+        self.standing.since_snapshot = 0;
+    }
+
+    fn finish(&mut self, done: Option<Done>) {
+        match done {
+            Some(Done::ArchiveReady(result)) => self.archive_opened(result),
+            Some(Done::Appended(result, records, standing)) => {
+                self.appended(result, records, standing)
+            }
+            Some(Done::Snapshotted(result, standing)) => {
+                self.standing = standing;
+                if let Err(error) = result {
+                    tracing::warn!(%error, "no snapshot was written; the journal goes on");
+                    self.standing.since_snapshot = 0;
+                }
+            }
+            Some(Done::Room(result, standing)) => self.room_answered(result, standing),
+            None => self.fail("the journal's thread is gone".to_owned()),
+        }
+    }
+
+    fn archive_opened(&mut self, result: Result<(), String>) {
+        match result {
+            Ok(()) => {
+                self.archive_ready = true;
+                self.retry_held();
+            }
+            Err(error) => self.fail(format!("the archive cannot be used: {error}")),
+        }
+    }
+
+    fn appended(&mut self, result: Result<(), String>, records: store::Batch, standing: Standing) {
+        self.standing = standing;
+        self.pending.reuse(records);
+        let Some(batch) = self.in_flight.take() else {
+            return;
+        };
+        match result {
+            Ok(()) => {
+                self.asked_for_room = false;
+                self.perform(batch);
+            }
+            Err(error) => {
+                for request in batch.requests() {
+                    self.refuse(request, &error);
+                }
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Publishes a durable batch, then answers and performs what it holds, in the order of its steps.
+    fn perform(&mut self, mut batch: Pending) {
+        batch.publish(&self.feed);
+        for effect in batch.into_effects() {
+            match effect {
+                batch::Later::List(reply) => reply.send(Ok(CommandReply::List(self.feed.view().0))),
+                batch::Later::Effect(Effect::Start { run }) => self.start(run),
+                batch::Later::Effect(Effect::Stop { run, reason }) => self.runs.stop(&run, reason),
+                batch::Later::Effect(Effect::DropInput { task }) => drop(self.inputs.remove(&task)),
+                batch::Later::Effect(Effect::Answer { request, result }) => {
+                    self.answer(request.0, result)
+                }
+                batch::Later::Effect(_) => {}
+            }
+        }
+    }
+
+    fn order(&self, run: &RunId) -> Option<RunOrder> {
+        let task = self.state.get(&run.task)?;
+        let input = self.inputs.get(&run.task)?;
+        Some(RunOrder {
+            run: run.clone(),
+            spec: Arc::clone(&task.spec),
+            input: Arc::clone(input),
+        })
+    }
+
+    fn prepare(&self, run: &RunId) {
+        if let Some(order) = self.order(run) {
+            self.runner.prepare(&order);
+        }
+    }
+
+    fn start(&mut self, run: RunId) {
+        match self.order(&run) {
+            Some(order) => self.runs.start(order, &self.runner),
+            None => tracing::error!(%run, "a run without an input was not started"),
+        }
+    }
+
+    /// The journal has failed: nothing further can be recorded, so nothing further is done.
+    fn fail(&mut self, error: String) {
+        if self.failed.is_some() {
+            return;
+        }
+        tracing::error!(%error, "the journal has failed; restart the daemon when the disk is well");
+        self.failed = Some(error);
+        self.runs.stop_all(StopReason::Shutdown);
+        self.drop_pending();
+        self.refuse_held("the journal has failed; restart the daemon");
+    }
+
+    fn drop_pending(&mut self) {
+        let error = self.failed.clone().unwrap_or_default();
+        let batch = self.pending.take();
+        for request in batch.requests() {
+            self.refuse(request, &error);
+        }
+        for effect in batch.into_effects() {
+            if let batch::Later::List(reply) = effect {
+                reply.send(Ok(CommandReply::List(self.feed.view().0)));
+            }
+        }
+    }
+
+    async fn close(mut self) {
+        if self.failed.is_none() && !self.store.is_busy() {
+            self.write_snapshot();
+            let done = self.store.done().await;
+            self.finish(done);
+        }
+        self.runs.abandon();
+        self.store.close();
+    }
+}
+
+/// Sleeps until then, or for ever.
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,296 @@
+//! What the journal holds: one JSON record an event, and the snapshot that folds them.
+//!
+//! A record is the task as clients see it, without its tail, plus what only we need: its place in the
+//! queue, the position of its log, the rest of what was asked. The tail is journaled once, when the
+//! task settles. The prompt is in none of it. Owns both directions; `wire::convert` owns the wire's
+//! half of the task.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ostler_core::clock::Timestamp;
+use ostler_core::id::{SessionId, TaskId};
+use ostler_core::task::{Permissions, Task, TaskSpec};
+use ostler_proto::framed;
+use serde::{Deserialize, Serialize};
+
+use super::feed::{Published, SharedTail};
+use crate::clock;
+use crate::tail::{Tail, TailBounds};
+use crate::wire::convert;
+
+/// The longest tail in a record, as JSON; what is older is left out (the run directory has it).
+const TAIL_JSON_BYTES_MAX: usize = 1024 * 1024;
+
+/// All tails of a snapshot together, as text; the oldest tasks lose theirs first.
+const SNAPSHOT_TAILS_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A record that is not what this program writes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error("the record is not the JSON this version writes: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the record has an impossible {what}: {why}")]
+    Field { what: &'static str, why: String },
+}
+
+/// One journaled event.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Task {
+        published: Box<Published>,
+        /// Tasks that left the live set with it.
+        gone: Vec<TaskId>,
+    },
+    Limit(u8),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Stored {
+    TaskChanged(Box<StoredTask>),
+    SchedulerLimitChanged { limit: u8 },
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredTask {
+    task: framed::Task,
+    order: u64,
+    #[serde(default)]
+    log_lines: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    permissions: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout_seconds: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    budget_micros: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    gone: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredSnapshot {
+    version: u32,
+    limit: u8,
+    tasks: Vec<StoredTask>,
+}
+
+/// The version of the snapshot's shape.
+const SNAPSHOT_VERSION: u32 = 1;
+
+/// A decoded snapshot.
+pub(crate) struct SnapshotState {
+    pub(crate) limit: u8,
+    pub(crate) tasks: Vec<Published>,
+}
+
+/// Appends the record of a changed task.
+pub(crate) fn encode_task(
+    out: &mut Vec<u8>,
+    published: &Published,
+    with_tail: bool,
+    gone: &[TaskId],
+) {
+    let mut stored = store(published, with_tail);
+    stored.gone = gone.iter().map(ToString::to_string).collect();
+    append(out, &Stored::TaskChanged(Box::new(stored)));
+}
+
+/// Appends the record of a changed limit.
+pub(crate) fn encode_limit(out: &mut Vec<u8>, limit: u8) {
+    append(out, &Stored::SchedulerLimitChanged { limit });
+}
+
+fn append(out: &mut Vec<u8>, stored: &Stored) {
+    // Plain data into memory: serialisation has nothing to fail on.
+    if let Err(error) = serde_json::to_writer(&mut *out, stored) {
+        tracing::error!(%error, "a record could not be encoded");
+    }
+}
+
+fn store(published: &Published, with_tail: bool) -> StoredTask {
+    let task = &published.task;
+    let mut wire = convert::task(task);
+    if let (true, Some(tail)) = (with_tail, &published.tail) {
+        let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        wire.log_tail = tail
+            .view_within(task.log_lines, TAIL_JSON_BYTES_MAX)
+            .map(str::to_owned)
+            .collect();
+    }
+    StoredTask {
+        task: wire,
+        order: task.order,
+        log_lines: task.log_lines,
+        permissions: task
+            .spec
+            .permissions
+            .map(|permissions| permissions.as_str().to_owned()),
+        timeout_seconds: task.spec.timeout.map(|timeout| timeout.as_secs()),
+        budget_micros: task.spec.budget_micros,
+        gone: Vec::new(),
+    }
+}
+
+/// Appends the frame of a task without a tail; its place in `out`.
+pub(crate) fn encode_event_frame(
+    out: &mut Vec<u8>,
+    sequence: u64,
+    published: &Published,
+    max: usize,
+) -> Option<Range<usize>> {
+    let start = out.len();
+    match convert::encode_event(out, sequence, published, max) {
+        Ok(()) => Some(start..out.len()),
+        Err(error) => {
+            tracing::error!(%error, "an event could not be encoded");
+            out.truncate(start);
+            None
+        }
+    }
+}
+
+/// Appends the frame of a changed limit; its place in `out`.
+pub(crate) fn encode_limit_frame(
+    out: &mut Vec<u8>,
+    sequence: u64,
+    limit: u8,
+    max: usize,
+) -> Range<usize> {
+    let start = out.len();
+    if let Err(error) = convert::limit_event(out, sequence, limit, max) {
+        tracing::error!(%error, "an event could not be encoded");
+        out.truncate(start);
+    }
+    start..out.len()
+}
+
+impl Event {
+    /// Reads a record.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        match serde_json::from_slice(bytes)? {
+            Stored::SchedulerLimitChanged { limit } => Ok(Self::Limit(limit)),
+            Stored::TaskChanged(mut stored) => {
+                let gone = std::mem::take(&mut stored.gone);
+                let gone = gone
+                    .iter()
+                    .map(|id| TaskId::new(id))
+                    .collect::<Result<_, _>>()
+                    .map_err(|error| field("gone", error))?;
+                Ok(Self::Task {
+                    published: Box::new(restore(*stored)?),
+                    gone,
+                })
+            }
+        }
+    }
+}
+
+fn field(what: &'static str, why: impl ToString) -> RecordError {
+    RecordError::Field {
+        what,
+        why: why.to_string(),
+    }
+}
+
+fn restore(stored: StoredTask) -> Result<Published, RecordError> {
+    let wire = stored.task;
+    let permissions = stored
+        .permissions
+        .as_deref()
+        .map(|name| Permissions::parse(name).ok_or_else(|| field("permissions", name)))
+        .transpose()?;
+    let spec = TaskSpec {
+        id: TaskId::new(&wire.task_id).map_err(|error| field("taskId", error))?,
+        session: wire
+            .session_id
+            .as_deref()
+            .map(SessionId::new)
+            .transpose()
+            .map_err(|error| field("sessionId", error))?,
+        cwd: wire.working_directory,
+        provider: wire.provider,
+        model: wire.model,
+        effort: wire.effort,
+        worktree: wire.worktree,
+        agent: wire.agent,
+        permissions,
+        timeout: stored.timeout_seconds.map(Duration::from_secs),
+        budget_micros: stored.budget_micros,
+    };
+    let outcome = wire
+        .receipt
+        .map(|receipt| convert::outcome(wire.failure, receipt))
+        .transpose()
+        .map_err(|why| field("receipt", why))?;
+    let task = Task {
+        spec: Arc::new(spec),
+        order: stored.order,
+        status: convert::core_status(wire.status),
+        attempt: wire.attempt,
+        updated_at: parse_timestamp(&wire.updated_at).map_err(|why| field("updatedAt", why))?,
+        log_lines: stored.log_lines,
+        outcome: outcome.map(Arc::new),
+    };
+    let tail = (!wire.log_tail.is_empty()).then(|| {
+        shared_tail(Tail::restore(
+            TailBounds::default(),
+            stored.log_lines,
+            wire.log_tail,
+        ))
+    });
+    Ok(Published { task, tail })
+}
+
+fn shared_tail(tail: Tail) -> SharedTail {
+    Arc::new(Mutex::new(tail))
+}
+
+/// The snapshot of the published state. Tails share a budget; the oldest tasks lose theirs first.
+pub(crate) fn encode_snapshot(
+    tasks: &[Published],
+    limit: u8,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let mut budget = SNAPSHOT_TAILS_BYTES_MAX;
+    let mut stored: Vec<_> = tasks
+        .iter()
+        .rev()
+        .map(|published| {
+            let mut stored = store(published, published.task.status.is_settled());
+            let bytes: usize = stored.task.log_tail.iter().map(String::len).sum();
+            match budget.checked_sub(bytes) {
+                Some(left) => budget = left,
+                None => stored.task.log_tail.clear(),
+            }
+            stored
+        })
+        .collect();
+    stored.reverse();
+    serde_json::to_vec(&StoredSnapshot {
+        version: SNAPSHOT_VERSION,
+        limit,
+        tasks: stored,
+    })
+}
+
+/// Reads a snapshot.
+pub(crate) fn decode_snapshot(bytes: &[u8]) -> Result<SnapshotState, RecordError> {
+    let stored: StoredSnapshot = serde_json::from_slice(bytes)?;
+    if stored.version != SNAPSHOT_VERSION {
+        return Err(field("snapshot version", stored.version));
+    }
+    Ok(SnapshotState {
+        limit: stored.limit,
+        tasks: stored
+            .tasks
+            .into_iter()
+            .map(restore)
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+/// A time as records write it.
+pub(crate) fn parse_timestamp(text: &str) -> Result<Timestamp, String> {
+    clock::from_rfc3339(text).map_err(|error| error.to_string())
+}

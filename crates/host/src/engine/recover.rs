@@ -1,0 +1,171 @@
+//! Start: folds snapshot and records back into the state, and starts nothing (invariant 6).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ostler_core::clock::Clock;
+use ostler_core::id::TaskId;
+use ostler_core::task::TaskState;
+use ostler_journal::{Journal, RealDisk, Visit};
+
+use super::archive::{ArchiveIndex, Leaving};
+use super::feed::{Feed, Published};
+use super::record::{self, Event};
+use super::store::{Standing, StoreParts};
+use crate::daemon::Settings;
+
+/// Why the daemon cannot start from what is on disk. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The journal itself is not sound.
+    #[error("the journal cannot be used")]
+    Journal(#[from] ostler_journal::OpenError),
+}
+
+/// Everything an engine starts with.
+pub(crate) struct Recovered {
+    pub(crate) state: TaskState,
+    pub(crate) feed: Feed,
+    pub(crate) store: StoreParts,
+    pub(crate) standing: Standing,
+    pub(crate) archive: Arc<ArchiveIndex>,
+    pub(crate) frame_bytes_max: usize,
+}
+
+/// Opens the journal in `settings.runtime_dir` and reads it.
+pub(crate) fn recover(
+    settings: &Settings,
+    clock: Arc<dyn Clock>,
+) -> Result<Recovered, RecoverError> {
+    let mut fold = Fold {
+        limit: settings.tasks.limit_default,
+        events_max: settings.feed.events_max,
+        events_bytes_max: settings.feed.events_bytes_max,
+        ..Fold::default()
+    };
+    let dir = settings.runtime_dir.join("journal");
+    let opened = Journal::open(
+        RealDisk::new(),
+        &dir,
+        settings.journal.clone(),
+        &mut |visit| fold.visit(visit),
+    )?;
+    for warning in &opened.warnings {
+        tracing::warn!(%warning, "the journal was repaired");
+    }
+    let journal = opened.journal;
+    let last = opened.last_sequence;
+    let standing = Standing {
+        room: journal.room(),
+        since_snapshot: journal.bytes_since_snapshot(),
+    };
+    let (tasks, leaving) = (fold.in_order(), fold.leaving);
+    let state = TaskState::restore(
+        settings.tasks,
+        fold.limit,
+        tasks
+            .iter()
+            .map(|published| published.task.clone())
+            .collect(),
+    );
+    let feed = Feed::new(settings.feed, fold.limit);
+    feed.restore(tasks, fold.limit, fold.records, last);
+    let archive = Arc::new(ArchiveIndex::default());
+    let store = StoreParts {
+        journal,
+        archive_dir: settings.runtime_dir.join("archive"),
+        archive_options: settings.archive_journal.clone(),
+        archive_bounds: settings.archive,
+        index: Arc::clone(&archive),
+        leaving,
+        clock,
+    };
+    Ok(Recovered {
+        state,
+        feed,
+        store,
+        standing,
+        archive,
+        frame_bytes_max: settings.wire.frame_bytes_max,
+    })
+}
+
+/// The state so far.
+#[derive(Default)]
+struct Fold {
+    snapshot: u64,
+    limit: u8,
+    tasks: HashMap<TaskId, Published>,
+    leaving: Vec<Leaving>,
+    records: VecDeque<(u64, Bytes)>,
+    bytes: usize,
+    events_max: u64,
+    events_bytes_max: usize,
+}
+
+impl Fold {
+    fn visit(&mut self, visit: Visit<'_>) -> Result<(), String> {
+        match visit {
+            Visit::Snapshot { sequence, payload } => {
+                let snapshot =
+                    record::decode_snapshot(payload).map_err(|error| error.to_string())?;
+                self.snapshot = sequence;
+                self.limit = snapshot.limit.clamp(1, ostler_core::task::LIMIT_MAX);
+                self.tasks = snapshot
+                    .tasks
+                    .into_iter()
+                    .map(|published| (published.task.spec.id.clone(), published))
+                    .collect();
+                Ok(())
+            }
+            Visit::Entry(entry) => {
+                self.retain(entry.sequence, Bytes::copy_from_slice(entry.payload));
+                if entry.sequence <= self.snapshot {
+                    return Ok(());
+                }
+                self.apply(Event::decode(entry.payload).map_err(|error| error.to_string())?);
+                Ok(())
+            }
+        }
+    }
+
+    fn retain(&mut self, sequence: u64, record: Bytes) {
+        self.bytes += record.len();
+        self.records.push_back((sequence, record));
+        while self.records.len() as u64 > self.events_max || self.bytes > self.events_bytes_max {
+            let Some((_, dropped)) = self.records.pop_front() else {
+                break;
+            };
+            self.bytes -= dropped.len();
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        match event {
+            Event::Limit(limit) => self.limit = limit.clamp(1, ostler_core::task::LIMIT_MAX),
+            Event::Task { published, gone } => {
+                for id in gone {
+                    if let Some(left) = self.tasks.remove(&id) {
+                        let mut record = Vec::new();
+                        let updated_at = left.task.updated_at;
+                        record::encode_task(&mut record, &left, true, &[]);
+                        self.leaving.push(Leaving {
+                            id,
+                            updated_at,
+                            record,
+                        });
+                    }
+                }
+                self.tasks
+                    .insert(published.task.spec.id.clone(), *published);
+            }
+        }
+    }
+
+    fn in_order(&self) -> Vec<Published> {
+        let mut tasks: Vec<_> = self.tasks.values().cloned().collect();
+        tasks.sort_by_key(|published| published.task.order);
+        tasks
+    }
+}

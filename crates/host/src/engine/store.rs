@@ -1,0 +1,280 @@
+//! The store: the thread that owns journal and archive, and the engine's handle to it.
+//!
+//! Disk calls block, so they have a thread; the engine goes on reading sockets meanwhile, and what
+//! arrives is the next batch (group commit). At most one job is with the thread at a time, which
+//! makes the order of commits the order of steps. A failure is final: the journal is poisoned and
+//! the store answers every further append with it.
+
+use std::sync::Arc;
+use std::sync::mpsc as blocking;
+use std::thread::JoinHandle;
+
+use camino::Utf8PathBuf;
+use ostler_core::clock::Clock;
+use ostler_journal::{Journal, Options, RealDisk};
+use tokio::sync::mpsc;
+
+use super::archive::{Archive, ArchiveBounds, ArchiveIndex, Leaving};
+
+/// Records of one commit, back to back.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) records: Vec<u8>,
+    pub(crate) ends: Vec<usize>,
+    pub(crate) leaving: Vec<Leaving>,
+}
+
+impl Batch {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.records.clear();
+        self.ends.clear();
+        self.leaving.clear();
+    }
+
+    fn payloads(&self) -> Vec<&[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts
+            .zip(&self.ends)
+            .filter_map(|(start, end)| self.records.get(start..*end))
+            .collect()
+    }
+}
+
+/// What the engine asks of the thread.
+enum Job {
+    Append(Batch),
+    Snapshot(Vec<u8>),
+    EnsureRoom,
+}
+
+/// Where the journal stands.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Standing {
+    /// Bytes that are sure to fit without a new allocation.
+    pub(crate) room: u64,
+    /// Bytes written since the last snapshot.
+    pub(crate) since_snapshot: u64,
+}
+
+/// What the thread answers.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// The archive's index is complete; ids can be judged from now on.
+    ArchiveReady(Result<(), String>),
+    /// The batch is durable, or the journal has failed for good. The empty batch comes back.
+    Appended(Result<(), String>, Batch, Standing),
+    /// A snapshot was installed, or could not be (the old one stands).
+    Snapshotted(Result<(), String>, Standing),
+    /// The journal tried to allocate ahead.
+    Room(Result<(), String>, Standing),
+}
+
+/// The engine's side.
+pub(crate) struct Store {
+    jobs: Option<blocking::SyncSender<Job>>,
+    done: mpsc::Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+    busy: bool,
+}
+
+/// Everything the thread starts with.
+pub(crate) struct StoreParts {
+    pub(crate) journal: Journal<RealDisk>,
+    pub(crate) archive_dir: Utf8PathBuf,
+    pub(crate) archive_options: Options,
+    pub(crate) archive_bounds: ArchiveBounds,
+    pub(crate) index: Arc<ArchiveIndex>,
+    /// Tasks that the journal says left after its snapshot.
+    pub(crate) leaving: Vec<Leaving>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// Answers that can wait for the engine: one job at a time, and the archive's one word.
+const DONE_MAX: usize = 4;
+
+impl Store {
+    pub(crate) fn start(parts: StoreParts) -> std::io::Result<Self> {
+        let (jobs, inbox) = blocking::sync_channel(1);
+        let (outbox, done) = mpsc::channel(DONE_MAX);
+        let thread = std::thread::Builder::new()
+            .name("journal".into())
+            .spawn(move || Worker::run(parts, &inbox, &outbox))?;
+        Ok(Self {
+            jobs: Some(jobs),
+            done,
+            thread: Some(thread),
+            busy: false,
+        })
+    }
+
+    /// Whether a job is with the thread.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    pub(crate) fn append(&mut self, batch: Batch) {
+        self.send(Job::Append(batch));
+    }
+
+    pub(crate) fn snapshot(&mut self, payload: Vec<u8>) {
+        self.send(Job::Snapshot(payload));
+    }
+
+    pub(crate) fn ensure_room(&mut self) {
+        self.send(Job::EnsureRoom);
+    }
+
+    fn send(&mut self, job: Job) {
+        // One job at a time, so the channel always has a place; a thread that is gone shows in `done`.
+        self.busy = self
+            .jobs
+            .as_ref()
+            .is_some_and(|jobs| jobs.try_send(job).is_ok());
+    }
+
+    /// The next answer; `None` when the thread is gone. Safe to drop and call again.
+    pub(crate) async fn done(&mut self) -> Option<Done> {
+        let done = self.done.recv().await;
+        if !matches!(done, Some(Done::ArchiveReady(_))) {
+            self.busy = false;
+        }
+        done
+    }
+
+    /// Lets the thread finish and waits for it; journal and archive are closed then.
+    pub(crate) fn close(mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the journal's thread panicked");
+        }
+    }
+}
+
+struct Worker {
+    journal: Journal<RealDisk>,
+    archive: Option<Archive>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Worker {
+    fn run(parts: StoreParts, inbox: &blocking::Receiver<Job>, outbox: &mpsc::Sender<Done>) {
+        let opened = Archive::open(
+            &parts.archive_dir,
+            parts.archive_options,
+            parts.archive_bounds,
+            parts.index,
+        )
+        .map_err(|error| error.to_string())
+        .and_then(|mut archive| {
+            archive
+                .write(&parts.leaving)
+                .map_err(|error| error.to_string())?;
+            Ok(archive)
+        });
+        let (archive, ready) = match opened {
+            Ok(archive) => (Some(archive), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let mut worker = Self {
+            journal: parts.journal,
+            archive,
+            clock: parts.clock,
+        };
+        if outbox.blocking_send(Done::ArchiveReady(ready)).is_err() {
+            return;
+        }
+        while let Ok(job) = inbox.recv() {
+            let done = worker.perform(job);
+            if outbox.blocking_send(done).is_err() {
+                break;
+            }
+        }
+        if let Err(error) = worker.sync_archive() {
+            tracing::error!(%error, "the archive could not be flushed");
+        }
+    }
+
+    fn perform(&mut self, job: Job) -> Done {
+        match job {
+            Job::Append(mut batch) => {
+                let result = self.append(&batch);
+                batch.clear();
+                Done::Appended(result, batch, self.standing())
+            }
+            Job::Snapshot(payload) => {
+                let result = self.sync_archive().and_then(|()| {
+                    self.journal
+                        .install_snapshot(&payload)
+                        .map_err(|error| error.to_string())
+                });
+                Done::Snapshotted(result, self.standing())
+            }
+            Job::EnsureRoom => {
+                let result = self
+                    .journal
+                    .ensure_room()
+                    .map(drop)
+                    .map_err(|error| error.to_string());
+                Done::Room(result, self.standing())
+            }
+        }
+    }
+
+    fn append(&mut self, batch: &Batch) -> Result<(), String> {
+        for payloads in self.appends(&batch.payloads()) {
+            self.journal
+                .append(payloads)
+                .map_err(|error| error.to_string())?;
+        }
+        if let Some(archive) = &mut self.archive
+            && let Err(error) = archive.write(&batch.leaving)
+        {
+            // The journal has the task; it stays findable there until the next snapshot, which will
+            // not be installed while the archive fails.
+            tracing::error!(%error, "tasks could not be archived");
+            self.archive = None;
+        }
+        Ok(())
+    }
+
+    /// Parts a batch that is too large for one append. Nothing is shown before all of it is durable,
+    /// and a crash in between leaves whole steps.
+    fn appends<'a>(&self, payloads: &'a [&'a [u8]]) -> Vec<&'a [&'a [u8]]> {
+        let max = self.journal.batch_bytes_max();
+        let (mut parts, mut rest) = (Vec::new(), payloads);
+        let (mut count, mut bytes) = (0_usize, 0_u64);
+        for payload in payloads {
+            let len = payload.len() as u64;
+            if count > 0 && ostler_journal::batch_cost(count as u64 + 1, bytes + len) > max {
+                let (part, left) = rest.split_at(count);
+                parts.push(part);
+                (rest, count, bytes) = (left, 0, 0);
+            }
+            count += 1;
+            bytes += len;
+        }
+        parts.push(rest);
+        parts
+    }
+
+    fn sync_archive(&mut self) -> Result<(), String> {
+        let now = self.clock.now().wall;
+        match &mut self.archive {
+            Some(archive) => archive.sync(now).map_err(|error| error.to_string()),
+            None => Err("the archive has failed".to_owned()),
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            room: self.journal.room(),
+            since_snapshot: self.journal.bytes_since_snapshot(),
+        }
+    }
+}

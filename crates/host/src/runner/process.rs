@@ -1,0 +1,445 @@
+//! The shipped runner: agent CLIs as supervised processes.
+//!
+//! Owns the way from a task to a program: which agent, which executable, which arguments and
+//! environment, which run directory. The run itself is `attempt`'s; the process tree is the shim's.
+//! Deliberately absent: rules about tasks, and the reading of any one agent (`agents`).
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use ostler_agents::{Agent, Launch, LaunchRequest, LaunchStdin};
+use ostler_core::clock::Clock;
+use ostler_core::id::RunId;
+use ostler_core::outcome::{Failure, FailureClass};
+use ostler_core::task::TaskSpec;
+use ostler_supervise::rundir::{RunDir, RunRecord};
+use ostler_supervise::{RunSpec, Shim, Stdin, StopPlan};
+use sha2::{Digest, Sha256};
+
+use super::attempt::{Attempt, Prepared};
+use super::version::Versions;
+use super::{LogSink, RunFuture, RunOrder, StopSignal, TaskInput, TaskRunner};
+use crate::paths;
+
+/// What the shipped runner needs to know.
+#[derive(Debug, Clone)]
+pub struct RunnerSettings {
+    /// `$OSTLER_HOME/runs`.
+    pub runs_dir: Utf8PathBuf,
+    /// The program whose `__shim` command supervises runs: this binary.
+    pub shim_program: PathBuf,
+    /// `HASKELL_AGENT_CLI`.
+    pub agent_cli: Option<PathBuf>,
+    /// The configured default agent.
+    pub default_agent: Option<String>,
+    /// Configured executables by agent id.
+    pub programs: HashMap<String, PathBuf>,
+    /// The daemon's own environment, for clients that send none.
+    pub env: Vec<(String, String)>,
+    /// Names of processes that may outlive a run.
+    pub keep: Vec<String>,
+    /// How long an agent may say nothing, by agent id; overrides the agent's own bound.
+    pub silence: HashMap<String, Duration>,
+    /// How long an agent has to exit after its own terminal statement.
+    pub terminal_grace: Duration,
+    /// What of a run's output stays on disk.
+    pub kept: ostler_supervise::KeptBytes,
+}
+
+/// See the module's documentation.
+#[derive(Clone)]
+pub struct ProcessRunner {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: RunnerSettings,
+    clock: Arc<dyn Clock>,
+    versions: Versions,
+    /// Shims that wait for their run to be durable.
+    prepared: Mutex<HashMap<RunId, Result<Prepared, Failure>>>,
+}
+
+/// Runs that may be prepared and not started; the machine starts at most its limit at once.
+const PREPARED_MAX: usize = 64;
+
+impl ProcessRunner {
+    /// A runner for these settings.
+    pub fn new(settings: RunnerSettings, clock: Arc<dyn Clock>) -> Self {
+        let inner = Inner {
+            settings,
+            clock,
+            versions: Versions::default(),
+            prepared: Mutex::default(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+}
+
+impl TaskRunner for ProcessRunner {
+    fn admit(&self, spec: &TaskSpec, input: &TaskInput) -> Result<(), String> {
+        let Some(name) = &spec.agent else {
+            return Ok(());
+        };
+        let Some(agent) = ostler_agents::find(name) else {
+            let known: Vec<_> = ostler_agents::REGISTRY
+                .iter()
+                .map(|agent| agent.id())
+                .collect();
+            return Err(format!(
+                "agent `{name}` is unknown; known agents: {}",
+                known.join(", ")
+            ));
+        };
+        // The arguments are judged without looking at the machine; whether the program is there is
+        // the task's own end.
+        request(agent, spec, input, PathBuf::from("agent"))
+            .and_then(|request| agent.launch(&request).map_err(|error| error.to_string()))
+            .map(drop)
+    }
+
+    fn prepare(&self, order: &RunOrder) {
+        let prepared = self.inner.prepare(order);
+        let mut waiting = self.inner.prepared();
+        if waiting.len() < PREPARED_MAX {
+            waiting.insert(order.run.clone(), prepared);
+        }
+    }
+
+    fn run(&self, order: RunOrder, log: LogSink, stop: StopSignal) -> RunFuture {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            let prepared = inner.prepared().remove(&order.run);
+            let prepared = prepared.unwrap_or_else(|| inner.prepare(&order));
+            let attempt = Attempt {
+                order,
+                log,
+                stop,
+                settings: &inner.settings,
+                clock: inner.clock.as_ref(),
+                versions: &inner.versions,
+            };
+            attempt.run(prepared).await
+        })
+    }
+}
+
+fn request<'a>(
+    agent: &dyn Agent,
+    spec: &'a TaskSpec,
+    input: &'a TaskInput,
+    executable: PathBuf,
+) -> Result<LaunchRequest<'a>, String> {
+    let permissions = spec
+        .permissions
+        .unwrap_or_else(|| agent.default_permissions());
+    if !agent.permissions().contains(&permissions) {
+        let known: Vec<_> = agent
+            .permissions()
+            .iter()
+            .map(|mode| mode.as_str())
+            .collect();
+        return Err(format!(
+            "agent `{}` has no permissions `{}`; it runs with: {}",
+            agent.id(),
+            permissions.as_str(),
+            known.join(", ")
+        ));
+    }
+    Ok(LaunchRequest {
+        prompt: &input.prompt,
+        argv: &input.argv,
+        cwd: Utf8Path::new(&spec.cwd),
+        resume: spec.session.as_ref().map(|session| session.as_str()),
+        provider: spec.provider.as_deref(),
+        model: spec.model.as_deref(),
+        effort: spec.effort.as_deref(),
+        worktree: spec.worktree,
+        permissions,
+        budget_micros: spec.budget_micros,
+        is_root: rustix::process::geteuid().is_root(),
+        executable,
+    })
+}
+
+impl Inner {
+    fn prepared(&self) -> MutexGuard<'_, HashMap<RunId, Result<Prepared, Failure>>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything up to the start of the agent: nothing of it matters when the start never comes.
+    fn prepare(&self, order: &RunOrder) -> Result<Prepared, Failure> {
+        // The shim starts while everything else is worked out.
+        let marker = ostler_supervise::new_marker()
+            .map_err(|error| spawn_failure("the run's marker", &error))?;
+        let shim = Shim::spawn(&self.settings.shim_program, &marker)
+            .map_err(|error| spawn_failure("the run's supervisor", &error))?;
+        let spec = &order.spec;
+        let (agent, program) = self.resolve(order)?;
+        let launch = request(agent, spec, &order.input, program.clone())
+            .map_err(|message| Failure::new(FailureClass::PermissionDenied, message))
+            .and_then(|request| agent.launch(&request).map_err(|error| error.failure()))?;
+        let run_dir = self.create_run_dir(order, agent, &program, &launch, &marker)?;
+        let run_spec = self.run_spec(
+            order,
+            agent,
+            &program,
+            launch.clone(),
+            marker,
+            run_dir.path(),
+        );
+        let head_before = crate::git::head(Utf8Path::new(&spec.cwd));
+        let silence = self
+            .settings
+            .silence
+            .get(agent.id())
+            .copied()
+            .or(launch.silence);
+        Ok(Prepared {
+            shim,
+            run_spec,
+            run_dir,
+            agent,
+            program,
+            head_before,
+            silence,
+        })
+    }
+
+    fn create_run_dir(
+        &self,
+        order: &RunOrder,
+        agent: &dyn Agent,
+        program: &Path,
+        launch: &Launch,
+        marker: &str,
+    ) -> Result<RunDir, Failure> {
+        let record = RunRecord {
+            task_id: order.run.task.to_string(),
+            attempt: order.run.attempt,
+            agent: agent.id().to_owned(),
+            program: program.to_string_lossy().into_owned(),
+            version: ostler_supervise::rundir::LAYOUT_VERSION,
+            argv: launch.public_args.clone(),
+            cwd: order.spec.cwd.clone(),
+            prompt_bytes: order.input.prompt.len() as u64,
+            prompt_sha256: hex(&Sha256::digest(order.input.prompt.as_bytes())),
+            marker: marker.to_owned(),
+            created_at_micros: self.clock.now().wall.as_micros(),
+        };
+        let name = paths::run_dir_name(&order.run);
+        let failure = |error: std::io::Error| {
+            Failure::new(
+                FailureClass::Storage,
+                format!("the run directory could not be made: {error}"),
+            )
+        };
+        self.set_aside(&name).map_err(failure)?;
+        let run_dir = RunDir::create(&self.settings.runs_dir, &name).map_err(failure)?;
+        run_dir.write_record(&record).map_err(failure)?;
+        Ok(run_dir)
+    }
+
+    /// A run directory of the same name belongs to a task that the archive has forgotten; its output
+    /// stays until retention takes it.
+    fn set_aside(&self, name: &str) -> std::io::Result<()> {
+        let path = self.settings.runs_dir.join(name);
+        let aside = self
+            .settings
+            .runs_dir
+            .join(format!("{name}.old-{}", self.clock.now().wall.as_micros()));
+        match std::fs::rename(path, aside) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn run_spec(
+        &self,
+        order: &RunOrder,
+        agent: &dyn Agent,
+        program: &Path,
+        launch: Launch,
+        marker: String,
+        run_dir: &Utf8Path,
+    ) -> RunSpec {
+        let mut run_spec = RunSpec::new(
+            run_dir.to_owned(),
+            marker,
+            program.as_os_str().to_owned(),
+            Utf8PathBuf::from(&order.spec.cwd),
+        );
+        run_spec.args = launch.args;
+        run_spec.env = self.environment(order, agent, &launch.env_set, &launch.env_remove);
+        run_spec.stdin = match launch.stdin {
+            LaunchStdin::Null => Stdin::Null,
+            LaunchStdin::Prompt(bytes) => Stdin::Bytes(bytes),
+        };
+        if launch.scrub && !order.input.prompt.trim().is_empty() {
+            run_spec.scrub = vec![order.input.prompt.as_bytes().to_vec()];
+        }
+        run_spec.stream_bytes_max = launch.stream_bytes_max;
+        run_spec.kept = self.settings.kept;
+        run_spec.stop = StopPlan {
+            steps: launch
+                .stop
+                .iter()
+                .map(|step| (step.signal, Duration::from_millis(step.grace_ms)))
+                .collect(),
+        };
+        run_spec.keep = self.settings.keep.clone();
+        run_spec
+    }
+
+    fn environment(
+        &self,
+        order: &RunOrder,
+        agent: &dyn Agent,
+        set: &[(String, String)],
+        remove: &[&str],
+    ) -> Vec<(OsString, OsString)> {
+        let env = ostler_agents::environment_for(
+            agent,
+            order.input.env.clone(),
+            self.settings.env.iter().cloned(),
+        );
+        let kept = env.into_iter().filter(|(key, _)| {
+            !remove.contains(&key.as_str()) && !set.iter().any(|(name, _)| name == key)
+        });
+        let pwd = ("PWD".to_owned(), order.spec.cwd.clone());
+        kept.filter(|(key, _)| key != "PWD")
+            .chain(set.iter().cloned())
+            .chain([pwd])
+            .map(|(key, value)| (OsString::from(key), OsString::from(value)))
+            .collect()
+    }
+
+    fn path_of(&self, order: &RunOrder) -> Option<OsString> {
+        let own = || {
+            self.settings
+                .env
+                .iter()
+                .find(|(key, _)| key == "PATH")
+                .map(|(_, value)| value)
+        };
+        order.input.env.get("PATH").or_else(own).map(OsString::from)
+    }
+
+    /// The agent and the executable of a task, as runtime.md ("Where we go further", 5) orders them.
+    fn resolve(&self, order: &RunOrder) -> Result<(&'static dyn Agent, PathBuf), Failure> {
+        let cwd = Path::new(&order.spec.cwd);
+        let path = self.path_of(order);
+        let path = path.as_deref();
+        if let Some(name) = &order.spec.agent {
+            let agent = ostler_agents::find(name).ok_or_else(|| {
+                Failure::new(
+                    FailureClass::NotInstalled,
+                    format!("agent `{name}` is unknown"),
+                )
+            })?;
+            return self.named(agent, order, path, cwd);
+        }
+        self.default_agent(path, cwd)
+    }
+
+    fn named(
+        &self,
+        agent: &'static dyn Agent,
+        order: &RunOrder,
+        path: Option<&OsStr>,
+        cwd: &Path,
+    ) -> Result<(&'static dyn Agent, PathBuf), Failure> {
+        if let Some(first) = order.input.argv.first() {
+            return match ostler_agents::find_program(first, path, cwd) {
+                Some(program) => Ok((agent, program)),
+                None if first.contains('/') => Ok((agent, cwd.join(first))),
+                None => Err(Failure::new(
+                    FailureClass::NotInstalled,
+                    format!("program `{first}` was not found on PATH"),
+                )),
+            };
+        }
+        let mut looked = Vec::new();
+        self.find(agent, path, cwd, &mut looked)
+            .map(|program| (agent, program))
+            .ok_or_else(|| not_found(agent.id(), &looked))
+    }
+
+    fn default_agent(
+        &self,
+        path: Option<&OsStr>,
+        cwd: &Path,
+    ) -> Result<(&'static dyn Agent, PathBuf), Failure> {
+        let mut looked = Vec::new();
+        let configured = self.settings.default_agent.as_deref();
+        for name in ["agent_cli"]
+            .into_iter()
+            .chain(configured)
+            .chain(["claude_code"])
+        {
+            let Some(agent) = ostler_agents::find(name) else {
+                looked.push(format!("agent `{name}` (unknown)"));
+                continue;
+            };
+            if let Some(program) = self.find(agent, path, cwd, &mut looked) {
+                return Ok((agent, program));
+            }
+        }
+        Err(not_found("agent", &looked))
+    }
+
+    /// The executable of an agent: configured, or one of its names on `PATH`.
+    fn find(
+        &self,
+        agent: &dyn Agent,
+        path: Option<&OsStr>,
+        cwd: &Path,
+        looked: &mut Vec<String>,
+    ) -> Option<PathBuf> {
+        if agent.id() == "agent_cli"
+            && let Some(program) = &self.settings.agent_cli
+        {
+            // Named on purpose: it is this one or none, and the start says what is wrong with it.
+            looked.push(format!("HASKELL_AGENT_CLI={}", program.display()));
+            return Some(
+                ostler_agents::find_program(&program.to_string_lossy(), path, cwd)
+                    .unwrap_or_else(|| program.clone()),
+            );
+        }
+        if let Some(program) = self.settings.programs.get(agent.id()) {
+            looked.push(format!("{} (configured)", program.display()));
+            return ostler_agents::find_program(&program.to_string_lossy(), path, cwd);
+        }
+        for name in agent.programs() {
+            looked.push(format!("`{name}` on PATH"));
+            if let Some(program) = ostler_agents::find_program(name, path, cwd) {
+                return Some(program);
+            }
+        }
+        None
+    }
+}
+
+fn not_found(what: &str, looked: &[String]) -> Failure {
+    Failure::new(
+        FailureClass::NotInstalled,
+        format!("no {what} can be run; looked for: {}", looked.join(", ")),
+    )
+}
+
+fn spawn_failure(what: &str, error: &std::io::Error) -> Failure {
+    Failure::new(
+        FailureClass::Spawn,
+        format!("{what} could not be started: {error}"),
+    )
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
