@@ -330,9 +330,10 @@ impl Step<'_> {
         }
     }
 
-    /// Starts what may start, first come first served.
+    /// Starts what may start, first come first served. After a shutdown nothing is left that could:
+    /// it has emptied the queue, and nothing is admitted any more.
     fn start_ready(&mut self) {
-        while !self.state.shutting_down && self.state.running() < usize::from(self.state.limit) {
+        while self.state.running() < usize::from(self.state.limit) {
             let Some(order) = self.state.first_ready() else {
                 return;
             };

@@ -219,7 +219,7 @@ fn the_random_sequences_reach_every_effect_status_and_refusal() {
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let mut seen = std::collections::BTreeSet::new();
-    for _ in 0..300 {
+    for _ in 0..150 {
         let strategy = prop::collection::vec(ops::any_op(), 1..OPS_MAX);
         let ops = strategy.new_tree(&mut runner).unwrap().current();
         let bounds = TaskBounds {

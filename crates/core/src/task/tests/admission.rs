@@ -100,6 +100,21 @@ fn a_full_live_set_archives_what_settled_first_and_drops_its_input() {
 }
 
 #[test]
+fn an_archived_task_leaves_nothing_behind() {
+    let mut machine = small(1);
+    machine.submit(in_session("first", "its-session"));
+    machine.output("first", 3);
+    machine.ended("first", failed(FailureClass::ExitStatus));
+    machine.submit(spec("second"));
+    let everything = format!("{:?}", machine.state);
+    assert!(everything.contains("second"));
+    assert!(
+        !everything.contains("first") && !everything.contains("its-session"),
+        "{everything}"
+    );
+}
+
+#[test]
 fn a_live_set_full_of_unfinished_tasks_refuses_until_one_settles() {
     let mut machine = small(2);
     machine.set_limit(1);

@@ -207,6 +207,24 @@ fn a_smaller_bound_after_a_restart_archives_down_to_it() {
 }
 
 #[test]
+fn a_refused_submission_archives_nothing() {
+    let (_, tasks) = journaled();
+    let bounds = TaskBounds {
+        live_tasks_max: 0,
+        ..TaskBounds::default()
+    };
+    let mut machine = Machine::of(TaskState::restore(bounds, 4, tasks));
+    machine.step(Input::Recover);
+    let before = machine.state.clone();
+    let effects = told(&machine.submit(spec("new")));
+    assert_eq!(
+        effects,
+        ["1: live task set is full: 0 tasks are queued or running"]
+    );
+    assert_eq!(before, machine.state);
+}
+
+#[test]
 fn restoring_repeats_and_odd_limits_gives_a_sound_state() {
     let (_, tasks) = journaled();
     let twice: Vec<Task> = tasks.iter().chain(&tasks).cloned().collect();
