@@ -1,0 +1,75 @@
+//! The shim: one small process per run, single-threaded, without async.
+//!
+//! It owns the agent's process tree and the files of the run directory. Everything it needs it is
+//! told over its standard input, a socket to the daemon ([`crate::protocol`]). Deliberately absent:
+//! what the output means, and any order but start and stop.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rustix::fs::{Mode, OFlags};
+
+mod launch;
+mod link;
+mod log;
+mod pipes;
+mod run;
+mod scrub;
+mod tree;
+
+/// Seams for tests; the shim of the product has none of them.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct ShimHooks {
+    /// Processes that no signal reaches.
+    pub immortal: fn(i32) -> bool,
+}
+
+/// The whole life of a shim. To be called before anything else when the first argument is
+/// [`crate::SHIM_ARG`].
+pub fn shim_main() -> ExitCode {
+    shim_main_with(ShimHooks {
+        immortal: |_| false,
+    })
+}
+
+/// [`shim_main`] with seams for tests.
+#[doc(hidden)]
+pub fn shim_main_with(hooks: ShimHooks) -> ExitCode {
+    match set_up().and_then(|(control, children)| run::run(control, children, hooks)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Signals that must not end the shim: it ends by order, or when the daemon is gone. They are caught
+/// and not ignored, since what is ignored stays ignored in the agent.
+const CAUGHT: [i32; 4] = [1, 2, 3, 15];
+
+/// Becomes the head of a session and the parent of all orphans below, takes the control socket
+/// off the standard descriptors, and makes SIGCHLD readable.
+fn set_up() -> io::Result<(UnixStream, UnixStream)> {
+    rustix::process::setsid()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let control: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    // The daemon's directory may be unmounted or removed while a run goes on.
+    rustix::process::chdir("/")?;
+    let (children, on_child) = UnixStream::pair()?;
+    children.set_nonblocking(true)?;
+    signal_hook::low_level::pipe::register(17, on_child)?;
+    let nobody_looks = Arc::new(AtomicBool::new(false));
+    for signal in CAUGHT {
+        signal_hook::flag::register(signal, Arc::clone(&nobody_looks))?;
+    }
+    let control = UnixStream::from(control);
+    control.set_nonblocking(true)?;
+    Ok((control, children))
+}

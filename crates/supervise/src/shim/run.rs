@@ -1,0 +1,591 @@
+//! One run from specification to the last report.
+//!
+//! A loop around `poll`: reap, decide, report, wait, read. The phases only go forward; how a run is
+//! ended depends on who wants it ended:
+//!
+//! | cause | what happens |
+//! |---|---|
+//! | the leader exits | its pipes are read for `drain_ms` more, then the sweep |
+//! | stop order, overflow | the plan's signals to the leader's group, KILL to it, then the sweep |
+//! | stop order `Now` | KILL to everybody |
+//! | the daemon is gone | TERM to everybody, its own grace, KILL |
+//!
+//! The sweep is TERM to everybody, a grace, then KILL in rounds until nothing is left. What is still
+//! there after [`KILL_FAILED_MS`] is reported, and killing goes on.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use ostler_core::outcome::Exit;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, WaitStatus};
+
+use super::ShimHooks;
+use super::launch::{self, Prepared, error};
+use super::link::Link;
+use super::log::{Directory, Log};
+use super::pipes::{Pipe, buffer, now_micros};
+use super::tree::{Reaped, Tree};
+use crate::procfs::Stat;
+use crate::protocol::{self, Encoder, SpawnErrorKind, StopOrder, tag};
+use crate::rundir::{ExitRecord, LAYOUT_VERSION, SpawnErrorRecord, Stream};
+use crate::spec::RunSpec;
+
+/// How long descendants have between TERM and KILL.
+const SWEEP_GRACE_MS: u64 = 2_000;
+/// A stop order takes at most this long before everybody gets KILL; [`SWEEP_GRACE_MS`] shrinks for it.
+const STOP_MS_MAX: u64 = 5_000;
+const SWEEP_GRACE_MS_MIN: u64 = 500;
+/// Killing for so long without success is reported.
+const KILL_FAILED_MS: u64 = 10_000;
+/// Pauses between rounds of killing: at first, then, and once it was reported.
+const KILL_PAUSE_MS: u64 = 2;
+const KILL_PAUSE_SLOW_MS: u64 = 20;
+const KILL_PAUSE_FAILED_MS: u64 = 1_000;
+const KILL_FAST_MS: u64 = 1_000;
+/// How long the keep-list is not looked at again; only its users pay for that.
+const KEPT_PAUSE_MS: u64 = 50;
+/// How often the pipes are emptied once nobody of the run is left; an outsider may hold them.
+const LAST_DRAINS_MAX: usize = 16;
+/// How long the last report waits for a daemon that does not read; `exit.json` has it too.
+const LAST_REPORT_MS: u64 = 60_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// Step of the plan, and when it has had its grace.
+    Stopping(usize, Instant),
+    /// The leader is gone; its pipes may be held by others.
+    Draining(Instant),
+    /// Everybody got TERM.
+    Terminating(Instant),
+    /// Since when everybody gets KILL.
+    Killing(Instant),
+    Done,
+}
+
+struct Run {
+    spec: RunSpec,
+    link: Link,
+    children: UnixStream,
+    tree: Tree,
+    directory: Directory,
+    log: Log,
+    pipes: [Pipe; 2],
+    buffer: Box<[u8]>,
+    phase: Phase,
+    leader: i32,
+    leader_alive: bool,
+    exit: Option<Exit>,
+    started_at_micros: i64,
+    /// When a stop was first ordered.
+    stop_at: Option<Instant>,
+    stopped: bool,
+    daemon_gone: bool,
+    overflow: bool,
+    kill_failed: bool,
+}
+
+/// Serves one run; an error means that not even a report was possible.
+pub(super) fn run(control: UnixStream, children: UnixStream, hooks: ShimHooks) -> io::Result<()> {
+    let mut link = Link::new(control);
+    let Some(spec) = receive_spec(&mut link)? else {
+        return Ok(());
+    };
+    let prepared = launch::prepare(&spec);
+    let Some((kind, _)) = next_frame(&mut link)? else {
+        return Ok(());
+    };
+    let Prepared {
+        directory,
+        log,
+        command,
+    } = match prepared {
+        Ok(prepared) => prepared,
+        Err(why) => return spawn_failed(&mut link, None, why),
+    };
+    if kind != protocol::START {
+        // Stopped before it was started.
+        let record = ExitRecord {
+            stopped: true,
+            empty: true,
+            ..record()
+        };
+        let record = write_exit(&directory, record);
+        return report_last(&mut link, protocol::ENDED, &record);
+    }
+    let (leader, stdout, stderr) = match command.and_then(launch::Ready::start) {
+        Ok(started) => started,
+        Err(why) => return spawn_failed(&mut link, Some(&directory), why),
+    };
+    let pipes = [
+        Pipe::new(stdout, Stream::Stdout, &spec.scrub),
+        Pipe::new(stderr, Stream::Stderr, &spec.scrub),
+    ];
+    let mut run = Run {
+        tree: Tree::new(spec.keep.clone(), hooks.immortal),
+        // What only the start needed is not kept in memory.
+        spec: RunSpec {
+            args: Vec::new(),
+            env: Vec::new(),
+            stdin: crate::Stdin::Null,
+            scrub: Vec::new(),
+            ..spec
+        },
+        link,
+        children,
+        directory,
+        log,
+        pipes,
+        buffer: buffer(),
+        phase: Phase::Running,
+        leader,
+        leader_alive: true,
+        exit: None,
+        started_at_micros: now_micros(),
+        stop_at: None,
+        stopped: false,
+        daemon_gone: false,
+        overflow: false,
+        kill_failed: false,
+    };
+    run.report_started();
+    run.live()
+}
+
+fn receive_spec(link: &mut Link) -> io::Result<Option<RunSpec>> {
+    let Some((kind, body)) = next_frame(link)? else {
+        return Ok(None);
+    };
+    let version = if kind == protocol::PREPARE {
+        protocol::version(&body)
+    } else {
+        Ok(0)
+    };
+    let spec = match version {
+        Ok(protocol::VERSION) => RunSpec::decode(&body).map_err(|cause| cause.to_string()),
+        Ok(other) => Err(format!(
+            "the daemon speaks version {other} of the shim protocol, this shim version {}",
+            protocol::VERSION
+        )),
+        Err(cause) => Err(cause.to_string()),
+    };
+    match spec {
+        Ok(spec) => Ok(Some(spec)),
+        Err(why) => spawn_failed(link, None, error(SpawnErrorKind::Protocol, why)).map(|()| None),
+    }
+}
+
+/// Waits for a frame that means something here; `None` when the daemon is gone.
+fn next_frame(link: &mut Link) -> io::Result<Option<(u8, Vec<u8>)>> {
+    loop {
+        while let Some((kind, body)) = link.frame() {
+            if matches!(kind, protocol::PREPARE | protocol::START | protocol::STOP) {
+                return Ok(Some((kind, body)));
+            }
+        }
+        if link.closed {
+            return Ok(None);
+        }
+        let fd = link.fd();
+        wait(&mut [PollFd::new(&fd, PollFlags::IN)], None)?;
+        link.receive();
+    }
+}
+
+fn wait(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<()> {
+    let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // Rounded up, or a wait of less than the clock's grain would spin.
+    let timeout =
+        timeout.and_then(|timeout| Timespec::try_from(timeout + Duration::from_micros(1)).ok());
+    match poll(fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn record() -> ExitRecord {
+    ExitRecord {
+        version: LAYOUT_VERSION,
+        ended_at_micros: now_micros(),
+        ..ExitRecord::default()
+    }
+}
+
+/// Makes `record` durable; when that fails the record says so.
+fn write_exit(directory: &Directory, mut record: ExitRecord) -> ExitRecord {
+    let written = serde_json::to_vec(&record)
+        .map_err(io::Error::from)
+        .and_then(|json| directory.write_exit(&json));
+    if let Err(error) = written {
+        record
+            .write_error
+            .get_or_insert_with(|| format!("exit.json: {error}"));
+    }
+    record
+}
+
+fn exit_report(kind: u8, record: &ExitRecord) -> io::Result<Encoder> {
+    let mut report = Encoder::new(kind);
+    report.bytes(tag::EXIT_JSON, &serde_json::to_vec(record)?);
+    Ok(report)
+}
+
+fn report_last(link: &mut Link, kind: u8, record: &ExitRecord) -> io::Result<()> {
+    link.report(exit_report(kind, record)?);
+    flush(link)
+}
+
+fn spawn_failed(
+    link: &mut Link,
+    directory: Option<&Directory>,
+    why: SpawnErrorRecord,
+) -> io::Result<()> {
+    let mut report = Encoder::new(protocol::SPAWN_FAILED);
+    report.bytes(tag::KIND, why.kind.as_bytes());
+    report.bytes(tag::MESSAGE, why.message.as_bytes());
+    if let Some(directory) = directory {
+        write_exit(
+            directory,
+            ExitRecord {
+                spawn_error: Some(why),
+                empty: true,
+                ..record()
+            },
+        );
+    }
+    link.report(report);
+    flush(link)
+}
+
+/// Waits until the last report is with the kernel.
+fn flush(link: &mut Link) -> io::Result<()> {
+    let until = Instant::now() + Duration::from_millis(LAST_REPORT_MS);
+    while link.wants_write() && Instant::now() < until {
+        let fd = link.fd();
+        wait(
+            &mut [PollFd::new(&fd, PollFlags::IN | PollFlags::OUT)],
+            Some(until),
+        )?;
+        link.receive();
+        link.turn();
+    }
+    Ok(())
+}
+
+impl Run {
+    fn live(&mut self) -> io::Result<()> {
+        loop {
+            let reaped = self.reap();
+            self.decide(reaped);
+            if self.phase == Phase::Done {
+                return self.finish();
+            }
+            self.link.turn();
+            let busy = reaped == Reaped::More;
+            let until = if busy {
+                Some(Instant::now())
+            } else {
+                self.due()
+            };
+            self.wait(until)?;
+            self.read();
+            self.obey();
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let kept_looked_at = || Instant::now() + Duration::from_millis(KEPT_PAUSE_MS);
+        let phase = match self.phase {
+            Phase::Running | Phase::Done => None,
+            Phase::Stopping(_, until) => Some(until),
+            Phase::Draining(until) | Phase::Terminating(until) if self.spec.keep.is_empty() => {
+                Some(until)
+            }
+            Phase::Draining(until) | Phase::Terminating(until) => Some(until.min(kept_looked_at())),
+            Phase::Killing(since) => {
+                let pause = match since.elapsed() {
+                    _ if self.kill_failed => KILL_PAUSE_FAILED_MS,
+                    long if long > Duration::from_millis(KILL_FAST_MS) => KILL_PAUSE_SLOW_MS,
+                    _ => KILL_PAUSE_MS,
+                };
+                Some(Instant::now() + Duration::from_millis(pause))
+            }
+        };
+        [phase, self.link.due()].into_iter().flatten().min()
+    }
+
+    fn wait(&self, until: Option<Instant>) -> io::Result<()> {
+        let (link, children) = (self.link.fd(), self.children.as_fd());
+        let mut fds = Vec::with_capacity(4);
+        fds.push(PollFd::new(&children, PollFlags::IN));
+        if !self.link.closed {
+            let write = if self.link.wants_write() {
+                PollFlags::OUT
+            } else {
+                PollFlags::empty()
+            };
+            fds.push(PollFd::new(&link, PollFlags::IN | write));
+        }
+        let open: Vec<_> = self
+            .pipes
+            .iter()
+            .filter(|pipe| !pipe.closed)
+            .map(Pipe::fd)
+            .collect();
+        fds.extend(open.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        wait(&mut fds, until)
+    }
+
+    /// Takes everything that is there: notices of ended children, orders, output.
+    fn read(&mut self) {
+        let mut notices = [0; 256];
+        while matches!(io::Read::read(&mut &self.children, &mut notices), Ok(len) if len == notices.len())
+        {
+        }
+        if !self.link.closed {
+            self.link.receive();
+        }
+        self.drain();
+    }
+
+    /// True when nothing was left to read.
+    fn drain(&mut self) -> bool {
+        let before = self.log.end();
+        let mut all = true;
+        for pipe in &mut self.pipes {
+            all &= pipe.drain(&mut self.buffer, &mut self.log);
+        }
+        if self.log.end() > before {
+            self.link.report_end(self.log.end());
+        }
+        let long = self
+            .spec
+            .stream_bytes_max
+            .is_some_and(|max| self.pipes.iter().any(|pipe| pipe.bytes > max));
+        if long && !self.overflow {
+            self.overflow = true;
+            self.stop_by_plan();
+        }
+        all
+    }
+
+    fn obey(&mut self) {
+        while let Some((kind, body)) = self.link.frame() {
+            if kind != protocol::STOP {
+                continue;
+            }
+            // Whoever had exited by now was not stopped.
+            self.reap();
+            self.stopped |= self.leader_alive;
+            match StopOrder::decode(&body) {
+                Ok(StopOrder::Plan) => self.stop_by_plan(),
+                _ => self.kill(),
+            }
+        }
+        if self.link.closed && !self.daemon_gone {
+            self.daemon_gone = true;
+            self.end_without_daemon();
+        }
+    }
+
+    fn reap(&mut self) -> Reaped {
+        let (leader, mut status) = (self.leader, None);
+        let alive = self.leader_alive;
+        let reaped = self.tree.reap(|pid, ended: WaitStatus| {
+            if alive && pid == leader {
+                status = Some(ended);
+            }
+        });
+        if let Some(status) = status {
+            self.leader_alive = false;
+            let code = status.exit_status().map(Exit::Code);
+            self.exit = code.or(status.terminating_signal().map(Exit::Signal));
+            self.report_leader();
+        }
+        reaped
+    }
+
+    /// Goes to the phase that is due.
+    fn decide(&mut self, reaped: Reaped) {
+        let now = Instant::now();
+        let empty = match reaped {
+            Reaped::Empty => true,
+            Reaped::Alive => !self.leader_alive && self.tree.only_kept_left(),
+            Reaped::More => false,
+        };
+        if self.phase == Phase::Running && !self.leader_alive {
+            self.phase = Phase::Draining(now + Duration::from_millis(self.spec.drain_ms));
+        }
+        match self.phase {
+            Phase::Running | Phase::Done => {}
+            Phase::Stopping(..) if !self.leader_alive => {
+                // Who was asked to stop has no time for stragglers.
+                if empty {
+                    self.phase = Phase::Done
+                } else {
+                    self.terminate()
+                }
+            }
+            Phase::Stopping(step, until) if now >= until => self.stop_step(step + 1),
+            Phase::Stopping(..) => {}
+            Phase::Draining(until) => {
+                let drained = self.pipes.iter().all(|pipe| pipe.closed);
+                if empty && (drained || now >= until) {
+                    self.phase = Phase::Done;
+                } else if now >= until {
+                    self.terminate();
+                }
+            }
+            Phase::Terminating(_) | Phase::Killing(_) if empty => self.phase = Phase::Done,
+            Phase::Terminating(until) if now >= until => self.kill(),
+            Phase::Terminating(_) => {}
+            Phase::Killing(since) => self.kill_round(since),
+        }
+    }
+
+    fn stop_by_plan(&mut self) {
+        self.stop_at.get_or_insert_with(Instant::now);
+        match self.phase {
+            Phase::Running => self.stop_step(0),
+            Phase::Draining(_) => self.terminate(),
+            _ => {}
+        }
+    }
+
+    /// Gives that step of the plan, or ends the leader's group when there is none.
+    fn stop_step(&mut self, step: usize) {
+        if let Some((signal, grace)) = self.spec.stop.steps.get(step).copied() {
+            if let Some(signal) = Signal::from_named_raw(signal) {
+                self.tree.signal_group_of(self.leader, signal, None);
+            }
+            self.phase = Phase::Stopping(step, Instant::now() + grace);
+            return;
+        }
+        self.tree
+            .signal_group_of(self.leader, Signal::KILL, Some("term"));
+        self.terminate();
+    }
+
+    fn end_without_daemon(&mut self) {
+        let until = Instant::now() + Duration::from_millis(self.spec.grace_after_daemon_ms);
+        match self.phase {
+            Phase::Running | Phase::Stopping(..) | Phase::Draining(_) => {
+                self.tree.signal_all(Signal::TERM, None);
+                self.phase = Phase::Terminating(until);
+            }
+            Phase::Terminating(before) => self.phase = Phase::Terminating(before.min(until)),
+            Phase::Killing(_) | Phase::Done => {}
+        }
+    }
+
+    /// The sweep begins: everybody gets TERM.
+    fn terminate(&mut self) {
+        let after = (!self.leader_alive).then_some("exit");
+        self.tree.signal_all(Signal::TERM, after);
+        let left = self
+            .stop_at
+            .map(|at| STOP_MS_MAX.saturating_sub(millis(at.elapsed())));
+        let grace = left
+            .unwrap_or(SWEEP_GRACE_MS)
+            .clamp(SWEEP_GRACE_MS_MIN, SWEEP_GRACE_MS);
+        self.phase = Phase::Terminating(Instant::now() + Duration::from_millis(grace));
+    }
+
+    fn kill(&mut self) {
+        if matches!(self.phase, Phase::Killing(_) | Phase::Done) {
+            return;
+        }
+        let now = Instant::now();
+        self.phase = Phase::Killing(now);
+        self.kill_round(now);
+    }
+
+    fn kill_round(&mut self, since: Instant) {
+        self.tree.signal_all(Signal::KILL, Some("term"));
+        if !self.kill_failed && since.elapsed() >= Duration::from_millis(KILL_FAILED_MS) {
+            self.kill_failed = true;
+            let record = ExitRecord {
+                remaining: self.tree.remaining(),
+                ..self.record(false)
+            };
+            self.log.sync();
+            let record = write_exit(&self.directory, record);
+            // A report that cannot be built is in `exit.json`.
+            if let Ok(report) = exit_report(protocol::KILL_FAILED, &record) {
+                self.link.report(report);
+            }
+        }
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        for _ in 0..LAST_DRAINS_MAX {
+            if self.drain() {
+                break;
+            }
+        }
+        for pipe in &mut self.pipes {
+            pipe.finish(&mut self.log);
+        }
+        self.link.report_end(self.log.end());
+        self.log.sync();
+        let record = write_exit(&self.directory, self.record(true));
+        let kind = if self.kill_failed {
+            protocol::EMPTY
+        } else {
+            protocol::ENDED
+        };
+        report_last(&mut self.link, kind, &record)
+    }
+
+    fn record(&self, empty: bool) -> ExitRecord {
+        let (code, signal) = match self.exit {
+            Some(Exit::Code(code)) => (Some(code), None),
+            Some(Exit::Signal(signal)) => (None, Some(signal)),
+            None => (None, None),
+        };
+        ExitRecord {
+            code,
+            signal,
+            started_at_micros: Some(self.started_at_micros),
+            stopped: self.stopped,
+            daemon_gone: self.daemon_gone,
+            overflow: self.overflow,
+            empty,
+            output_bytes: self.pipes.iter().map(|pipe| pipe.bytes).sum(),
+            output_end: self.log.end(),
+            truncated: self.log.truncated,
+            write_error: self.log.write_error.clone(),
+            killed: self.tree.killed(),
+            kept: self.tree.kept(),
+            ..record()
+        }
+    }
+
+    fn report_started(&mut self) {
+        let mut report = Encoder::new(protocol::STARTED);
+        report.number(tag::PID, u64::from(self.leader.unsigned_abs()));
+        let start_time = Stat::read(self.leader).map_or(0, |stat| stat.start_time);
+        report.number(tag::START_TIME, start_time);
+        report.number(tag::AT_MICROS, self.started_at_micros.unsigned_abs());
+        self.link.report(report);
+    }
+
+    fn report_leader(&mut self) {
+        let mut report = Encoder::new(protocol::LEADER_EXITED);
+        match self.exit {
+            Some(Exit::Code(code)) => report.number(tag::EXIT_CODE, u64::from(code.unsigned_abs())),
+            Some(Exit::Signal(signal)) => {
+                report.number(tag::EXIT_SIGNAL, u64::from(signal.unsigned_abs()))
+            }
+            None => {}
+        }
+        self.link.report(report);
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

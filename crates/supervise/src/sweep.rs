@@ -1,0 +1,166 @@
+//! Ends what a killed shim left behind.
+//!
+//! Found by the run's marker in the environment, and below such processes by parentage. Best effort: a
+//! process that was started with an empty environment and whose parents are gone is not found without a
+//! cgroup. A shim that still lives comes last, since it does the same work better.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use ostler_core::outcome::Killed;
+use rustix::process::{Signal, pidfd_send_signal};
+
+use crate::procfs::{self, Stat, argv0};
+use crate::{MARKER_ENV, SHIM_ARG};
+
+/// How long TERM has before KILL; longer than a shim without a daemon takes.
+const TERM_MS: u64 = 2_000;
+/// How long a shim has to notice that nothing is left below it.
+const SHIM_MS: u64 = 1_000;
+/// Pause between looks.
+const ROUND_MS: u64 = 20;
+/// So many looks in a row must find nothing.
+const EMPTY_LOOKS: u32 = 2;
+/// The longest environment that is searched.
+const ENVIRON_BYTES_MAX: u64 = 4 << 20;
+/// The most processes that are named.
+const KILLED_MAX: usize = 64;
+
+/// What a sweep did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SweepReport {
+    /// What did not obey TERM, the first of them.
+    pub killed: Vec<Killed>,
+    /// What was still there at the deadline, the first of them; empty when the run is gone.
+    pub remaining: Vec<Killed>,
+}
+
+/// One process of the run, held by a handle that was opened before it was looked at.
+struct Found {
+    handle: OwnedFd,
+    stat: Stat,
+    is_shim: bool,
+}
+
+/// Ends every process that carries `marker`: TERM, a grace, KILL until two looks in a row find
+/// nothing, or `deadline` has passed.
+pub async fn sweep(marker: &str, deadline: Duration) -> SweepReport {
+    let began = Instant::now();
+    let mut report = SweepReport::default();
+    let mut asked: BTreeSet<(i32, u64)> = BTreeSet::new();
+    let mut killed: BTreeSet<(i32, u64)> = BTreeSet::new();
+    let mut empty_looks = 0;
+    let mut shims_alone_since: Option<Instant> = None;
+    loop {
+        let found = find(marker);
+        empty_looks = if found.is_empty() { empty_looks + 1 } else { 0 };
+        if empty_looks >= EMPTY_LOOKS {
+            return report;
+        }
+        if began.elapsed() >= deadline {
+            report.remaining = found
+                .iter()
+                .take(KILLED_MAX)
+                .map(|one| name(one, "kill"))
+                .collect();
+            return report;
+        }
+        let shims_only = found.iter().all(|one| one.is_shim);
+        let alone = if shims_only {
+            *shims_alone_since.get_or_insert_with(Instant::now)
+        } else {
+            Instant::now()
+        };
+        if !shims_only {
+            shims_alone_since = None;
+        }
+        let kill_shims = shims_only && alone.elapsed() >= Duration::from_millis(SHIM_MS);
+        let kill = began.elapsed() >= Duration::from_millis(TERM_MS);
+        for one in found.iter().filter(|one| !one.is_shim || kill_shims) {
+            let key = (one.stat.pid, one.stat.start_time);
+            if kill || one.is_shim {
+                if killed.insert(key) && report.killed.len() < KILLED_MAX {
+                    report.killed.push(name(one, "term"));
+                }
+                let _ = pidfd_send_signal(&one.handle, Signal::KILL);
+            } else if asked.insert(key) {
+                let _ = pidfd_send_signal(&one.handle, Signal::TERM);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(ROUND_MS)).await;
+    }
+}
+
+fn name(one: &Found, after: &str) -> Killed {
+    Killed {
+        pid: one.stat.pid.unsigned_abs(),
+        argv0: argv0(one.stat.pid),
+        after: after.to_owned(),
+    }
+}
+
+fn find(marker: &str) -> Vec<Found> {
+    let wanted = format!("{MARKER_ENV}={marker}");
+    let me = i32::try_from(std::process::id()).unwrap_or(0);
+    let carriers = procfs::pids()
+        .into_iter()
+        .filter(|pid| *pid != me && carries(*pid, &wanted));
+    let mut found: Vec<Found> = carriers
+        .filter_map(|pid| {
+            let handle = procfs::open(pid)?;
+            // Looked at again through nothing but the number; if it changed hands after the handle was
+            // opened, the handle's process is dead and the signal goes nowhere.
+            let stat = Stat::read(pid).filter(|_| carries(pid, &wanted))?;
+            Some(Found {
+                handle,
+                stat,
+                is_shim: is_shim(pid),
+            })
+        })
+        .collect();
+    let roots: Vec<i32> = found.iter().map(|one| one.stat.pid).collect();
+    for below in procfs::descendants(&roots) {
+        if below.is_zombie() || below.pid == me || found.iter().any(|one| one.stat.pid == below.pid)
+        {
+            continue;
+        }
+        let Some(handle) = procfs::open(below.pid) else {
+            continue;
+        };
+        let now = Stat::read(below.pid);
+        if now.is_some_and(|now| now.start_time == below.start_time && now.parent == below.parent) {
+            found.push(Found {
+                handle,
+                stat: below,
+                is_shim: false,
+            });
+        }
+    }
+    found
+}
+
+/// Whether the process was executed with that entry in its environment.
+fn carries(pid: i32, wanted: &str) -> bool {
+    let Ok(file) = File::open(format!("/proc/{pid}/environ")) else {
+        return false;
+    };
+    let mut environ = Vec::new();
+    if file
+        .take(ENVIRON_BYTES_MAX)
+        .read_to_end(&mut environ)
+        .is_err()
+    {
+        return false;
+    }
+    environ
+        .split(|byte| *byte == 0)
+        .any(|entry| entry == wanted.as_bytes())
+}
+
+fn is_shim(pid: i32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(SHIM_ARG.as_bytes())
+}

@@ -1,0 +1,228 @@
+//! Starting: what the agent gets, what is recorded, what is said when it cannot start.
+
+use std::os::unix::fs::PermissionsExt;
+
+use ostler_core::outcome::Exit;
+use ostler_supervise::rundir::{RunDir, RunRecord, Stream, read_exit, read_run};
+use ostler_supervise::{Report, SpawnErrorKind, Stdin};
+
+use crate::rig::*;
+
+fn record(rig: &Rig) -> RunRecord {
+    RunRecord {
+        version: 1,
+        task_id: "t".into(),
+        attempt: 1,
+        agent: "command".into(),
+        program: "sh".into(),
+        argv: vec!["-c".into(), "[task input redacted]".into()],
+        cwd: "/".into(),
+        prompt_bytes: 3,
+        prompt_sha256: "00".into(),
+        marker: rig.marker.clone(),
+        created_at_micros: 5,
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_a_directory_that_says_everything() {
+    let rig = Rig::new();
+    let script = "echo out; echo err >&2; pwd; echo $OSTLER_RUN; exit 3";
+    let spec = rig.spec("sh", &["-c", script]);
+    RunDir::at(rig.dir()).write_record(&record(&rig)).unwrap();
+    let mut shim = rig.start(&spec).await;
+    let Report::Started { pid, .. } = next(&mut shim).await else {
+        panic!("not started")
+    };
+    assert!(pid > 0);
+    let end = ended(&mut shim).await;
+    assert_eq!(end.exit, Some(Exit::Code(3)));
+    assert!(!end.stopped && !end.truncated && !end.overflow && !end.daemon_gone);
+    assert_eq!(
+        (end.write_error, end.killed, end.kept),
+        (None, vec![], vec![])
+    );
+    let cwd = rig.root().canonicalize_utf8().unwrap();
+    assert_eq!(rig.stdout(), format!("out\n{cwd}\n{}\n", rig.marker));
+    assert_eq!(rig.output(Stream::Stderr), b"err\n");
+    assert_eq!(end.output_bytes, (rig.stdout().len() + 4) as u64);
+    shim.wait().await.unwrap();
+    let view = read_run(&rig.dir()).unwrap();
+    assert_eq!(view.record, record(&rig));
+    assert_eq!(view.shim.unwrap().identity(), *shim.identity());
+    let exit = view.exit.unwrap();
+    assert!(exit.empty && exit.exit() == Some(Exit::Code(3)));
+    for name in [
+        "run.json",
+        "shim.json",
+        "exit.json",
+        "output/00000000000000000000.log",
+    ] {
+        assert_eq!(mode_of(rig.dir().join(name).as_std_path()), 0o600, "{name}");
+    }
+    assert_eq!(mode_of(rig.dir().join("output").as_std_path()), 0o700);
+    assert_eq!(mode_of(rig.dir().as_std_path()), 0o700);
+}
+
+#[tokio::test]
+async fn r_68_arguments_arrive_unchanged_and_never_pass_a_shell() {
+    let rig = Rig::new();
+    let odd = "-x $(touch /tmp/never) `id` \"quoted\" 'single'\n--second line; rm *";
+    let mut spec = rig.spec("/usr/bin/printf", &["%s|", odd]);
+    spec.env.push(("ODD".into(), odd.into()));
+    let mut shim = rig.start(&spec).await;
+    assert_eq!(ended(&mut shim).await.exit, Some(Exit::Code(0)));
+    assert_eq!(rig.stdout(), format!("{odd}|"));
+}
+
+#[tokio::test]
+async fn r_70_stdin_is_at_its_end_at_once() {
+    let rig = Rig::new();
+    let mut shim = rig.start(&rig.spec("cat", &[])).await;
+    assert_eq!(ended(&mut shim).await.exit, Some(Exit::Code(0)));
+    assert_eq!(rig.stdout(), "");
+}
+
+#[tokio::test]
+async fn input_reaches_stdin_byte_for_byte_and_then_ends() {
+    let rig = Rig::new();
+    let mut spec = rig.spec("cat", &[]);
+    let input: Vec<u8> = (0..=255_u8).cycle().take(512 << 10).collect();
+    spec.stdin = Stdin::Bytes(input.clone());
+    let mut shim = rig.start(&spec).await;
+    assert_eq!(ended(&mut shim).await.exit, Some(Exit::Code(0)));
+    assert!(rig.output(Stream::Stdout) == input);
+}
+
+async fn failure(rig: &Rig, program: &str, cwd: Option<&str>) -> (SpawnErrorKind, String) {
+    let _ = std::fs::remove_dir_all(rig.dir());
+    let mut spec = rig.spec(program, &[]);
+    if let Some(cwd) = cwd {
+        spec.cwd = rig.root().join(cwd);
+    }
+    let mut shim = rig.start(&spec).await;
+    let Report::SpawnFailed { kind, message } = next(&mut shim).await else {
+        panic!("it started")
+    };
+    let exit = read_exit(&rig.dir()).unwrap().unwrap();
+    assert_eq!(exit.spawn_error.unwrap().message, message);
+    assert_eq!(next(&mut shim).await, Report::Lost);
+    (kind, message)
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_says_why() {
+    let rig = Rig::new();
+    let file = |name: &str, text: &str, mode| {
+        let path = rig.root().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path.into_string()
+    };
+    let cases = [
+        (
+            failure(&rig, "no-such-agent", None).await,
+            SpawnErrorKind::NotFound,
+            "no-such-agent",
+        ),
+        (
+            failure(&rig, "/no/such/agent", None).await,
+            SpawnErrorKind::NotFound,
+            "/no/such/agent",
+        ),
+        (
+            failure(&rig, "", None).await,
+            SpawnErrorKind::NotFound,
+            "no program",
+        ),
+        (
+            failure(&rig, &file("plain", "#!/bin/sh\n", 0o600), None).await,
+            SpawnErrorKind::NotExecutable,
+            "not executable",
+        ),
+        (
+            failure(&rig, "/tmp", None).await,
+            SpawnErrorKind::NotExecutable,
+            "not a file",
+        ),
+        (
+            failure(&rig, &file("text", "hello", 0o700), None).await,
+            SpawnErrorKind::NotExecutable,
+            "#! line",
+        ),
+        (
+            failure(&rig, &file("lost", "#!/no/sh\n", 0o700), None).await,
+            SpawnErrorKind::NotFound,
+            "interpreter",
+        ),
+        (
+            failure(&rig, "true", Some("missing")).await,
+            SpawnErrorKind::BadCwd,
+            "missing",
+        ),
+        (
+            failure(&rig, "true", Some("plain")).await,
+            SpawnErrorKind::BadCwd,
+            "not a directory",
+        ),
+    ];
+    for ((kind, message), wanted, word) in cases {
+        assert_eq!(kind, wanted, "{message}");
+        assert!(message.contains(word), "{message:?} should say {word:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_directory_that_cannot_be_used_is_a_storage_error() {
+    let rig = Rig::new();
+    let spec = rig.spec("true", &[]);
+    std::fs::rename(rig.dir(), rig.root().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(rig.root().join("elsewhere"), rig.dir()).unwrap();
+    let mut shim = rig.start(&spec).await;
+    let Report::SpawnFailed { kind, message } = next(&mut shim).await else {
+        panic!("it started")
+    };
+    assert_eq!(kind, SpawnErrorKind::Storage, "{message}");
+}
+
+#[tokio::test]
+async fn nothing_is_executed_before_start() {
+    let rig = Rig::new();
+    let spec = rig.spec("touch", &["ran"]);
+    let mut shim = ostler_supervise::Shim::spawn(&fixture(), &rig.marker).unwrap();
+    shim.prepare(&spec).await.unwrap();
+    eventually("prepared", DEADLINE, || rig.dir().join("output").exists());
+    let mut other = ostler_supervise::Shim::spawn(&fixture(), &rig.marker).unwrap();
+    drop(shim);
+    assert!(!rig.root().join("ran").exists());
+    other.stop(ostler_supervise::StopOrder::Now).await.unwrap();
+}
+
+/// Descriptors of daemon and shim end at the shim. What the test itself inherited open for everybody
+/// (a jobserver, say) goes through.
+#[tokio::test]
+async fn the_agent_gets_three_descriptors() {
+    let inherited = std::fs::read_dir("/proc/self/fdinfo")
+        .unwrap()
+        .flatten()
+        .filter(|entry| {
+            let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            let flags = info
+                .lines()
+                .find_map(|line| line.strip_prefix("flags:"))
+                .unwrap_or("02000000");
+            i64::from_str_radix(flags.trim(), 8).unwrap() & 0o2_000_000 == 0
+        });
+    let inherited =
+        inherited.filter(|entry| entry.file_name().to_str().unwrap().parse::<u32>().unwrap() > 2);
+    let inherited = inherited.count();
+    let rig = Rig::new();
+    let mut shim = rig.start(&rig.play(&["fds"])).await;
+    ended(&mut shim).await;
+    let out = rig.stdout();
+    for ours in ["socket", "memfd", "anon_inode", rig.dir().as_str()] {
+        assert!(!out.contains(ours), "{ours} in {out}");
+    }
+    // The three, and the folder that is being listed.
+    assert_eq!(out.lines().count(), 4 + inherited, "{out}");
+}
