@@ -1,6 +1,12 @@
 //! Every message, command, result and document against its golden file, in both directions.
 //!
 //! The files are the wire itself, one line each, written from the specification before the code.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 

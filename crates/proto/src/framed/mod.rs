@@ -47,7 +47,7 @@ pub use frame::{
 };
 pub use message::{ClientMessage, Hello, MessageError};
 pub use result::{
-    LimitResult, ListResult, TaskResult, TaskState, encode_result, fit_list, fit_task,
+    LimitResult, ListResult, TaskResult, TaskState, encode_result, fit_list, fit_tails, fit_task,
     result_bytes_max,
 };
 pub use server::{CommandResult, Event, ServerMessage, Welcome};

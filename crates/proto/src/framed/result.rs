@@ -146,6 +146,12 @@ pub fn fit_list(tasks: Vec<Task>, max_bytes: usize) -> ListResult {
         tasks,
         truncated: false,
     };
+    // Cheaply, by length alone, what is far too much in any spelling; the rest is measured.
+    cut_tails(
+        &mut list.tasks,
+        |line| line.len() + 2,
+        |_| max_bytes.saturating_mul(4),
+    );
     let excess = |list: &ListResult| json_bytes(list).saturating_sub(max_bytes);
     let too_much = excess(&list);
     fit_tails(&mut list.tasks, too_much);
@@ -187,15 +193,28 @@ fn drop_tasks(tasks: &mut Vec<Task>, excess: usize) {
 /// Leaves out the oldest lines of the tails until at least `excess_bytes` of JSON are saved, or none is left.
 /// Evenly: every tail keeps the newest lines within one common number of bytes, the largest that will do.
 pub fn fit_tails(tasks: &mut [Task], excess_bytes: usize) {
-    if excess_bytes == 0 {
+    if excess_bytes > 0 {
+        cut_tails(
+            tasks,
+            |line| json_bytes(&line),
+            |full| full.saturating_sub(excess_bytes),
+        );
+    }
+}
+
+/// Cuts the tails evenly to the `goal` for all of them, which is worked out from what they take in full.
+fn cut_tails(
+    tasks: &mut [Task],
+    line_bytes: impl Fn(&str) -> usize,
+    goal: impl FnOnce(usize) -> usize,
+) {
+    let costs = |task: &Task| tail_costs(&task.log_tail, &line_bytes);
+    let tails: Vec<Vec<usize>> = tasks.iter().map(costs).collect();
+    let full: usize = tails.iter().filter_map(|costs| costs.last()).sum();
+    let goal = goal(full);
+    if full <= goal {
         return;
     }
-    let tails: Vec<Vec<usize>> = tasks
-        .iter()
-        .map(|task| tail_costs(&task.log_tail))
-        .collect();
-    let full: usize = tails.iter().filter_map(|costs| costs.last()).sum();
-    let goal = full.saturating_sub(excess_bytes);
     let kept = |costs: &[usize], share: usize| costs.partition_point(|&cost| cost <= share);
     let total = |share: usize| -> usize {
         let cost = |costs: &Vec<usize>| {
@@ -224,12 +243,12 @@ pub fn fit_tails(tasks: &mut [Task], excess_bytes: usize) {
 }
 
 /// For 1, 2, … newest lines: the bytes they take between the brackets.
-fn tail_costs(tail: &[String]) -> Vec<usize> {
+fn tail_costs(tail: &[String], line_bytes: impl Fn(&str) -> usize) -> Vec<usize> {
     let lines = tail.iter().rev();
     lines
         .scan(0, |sum, line| {
             let comma = usize::from(*sum > 0);
-            *sum += json_bytes(line) + comma;
+            *sum += line_bytes(line) + comma;
             Some(*sum)
         })
         .collect()
