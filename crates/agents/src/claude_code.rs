@@ -28,6 +28,21 @@ const ID: &str = "claude_code";
 const INT_GRACE_MS: u64 = 2_000;
 /// After TERM it ends its tools and exits within two.
 const TERM_GRACE_MS: u64 = 2_500;
+/// The words of its stream that a result rests on. A prompt that is one of them is not replaced in
+/// the output: that would replace the statement itself, and the word says nothing about the prompt.
+const STREAM_WORDS: &[&str] = &[
+    "assistant",
+    "completed",
+    "content",
+    "is_error",
+    "message",
+    "result",
+    "subtype",
+    "success",
+    "terminal_reason",
+    "text",
+    "type",
+];
 /// The vendors of its models: it takes no other by flag.
 const PROVIDERS: &[&str] = &["anthropic", "claude", ID];
 
@@ -99,7 +114,7 @@ impl Agent for ClaudeCode {
             stop: stop_plan(),
             stream_bytes_max: None,
             silence: None,
-            scrub: true,
+            scrub: !STREAM_WORDS.contains(&request.prompt.trim()),
         })
     }
 

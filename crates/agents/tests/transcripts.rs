@@ -13,8 +13,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ostler_agents::{Agent, AgentEvent, Conclusion, REGISTRY, Status, Stream, find};
+use ostler_agents::{
+    Agent, AgentEvent, Conclusion, LaunchRequest, REDACTED_PROMPT, REGISTRY, Status, Stream, find,
+};
 use ostler_core::outcome::{Exit, FailureClass};
+use ostler_core::task::Permissions;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -365,6 +368,58 @@ fn an_overlong_line_is_counted_and_the_run_read_on() {
     assert!(events.contains(&AgentEvent::Overlong {
         bytes: 9 * 1_024 * 1_024
     }));
+}
+
+/// Every string of a value, keys too.
+fn strings(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) => drop(found.insert(text.clone())),
+        Value::Array(items) => items.iter().for_each(|item| strings(item, found)),
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                found.insert(key.clone());
+                strings(value, found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A short prompt is replaced where it is a whole JSON string. When it is a word of the stream
+/// itself, that must not turn a success into a failure.
+#[test]
+fn r_81_no_prompt_is_replaced_where_the_statement_rests_on_the_word() {
+    let success = transcript("claude_code/success");
+    let text = String::from_utf8(success.stdout.clone()).unwrap();
+    let mut words = BTreeSet::new();
+    for line in text.lines() {
+        strings(&serde_json::from_str(line).unwrap(), &mut words);
+    }
+    let redacted = format!("\"{REDACTED_PROMPT}\"");
+    for word in words.iter().filter(|word| !word.is_empty()) {
+        let scrubbed = text.replace(&serde_json::to_string(word).unwrap(), &redacted);
+        let (_, conclusion) = success.read(scrubbed.as_bytes(), &[]);
+        if conclusion.status == Status::Failed || conclusion.text.is_none() {
+            let request = LaunchRequest {
+                prompt: word,
+                argv: &[],
+                cwd: "/proj".into(),
+                resume: None,
+                provider: None,
+                model: None,
+                effort: None,
+                worktree: false,
+                permissions: Permissions::Safe,
+                budget_micros: None,
+                is_root: false,
+                executable: PathBuf::new(),
+            };
+            assert!(
+                !success.agent.launch(&request).unwrap().scrub,
+                "{word} is replaced"
+            );
+        }
+    }
 }
 
 #[test]
