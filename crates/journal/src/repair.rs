@@ -3,7 +3,7 @@
 
 use crate::disk::Disk;
 use crate::error::{OpenError, Warning};
-use crate::format::{HEADER_BYTES, ZEROS};
+use crate::format::{BATCH_HEADER_BYTES, HEADER_BYTES, ZEROS};
 use crate::journal::{Journal, Reserve};
 use crate::names::segment_name;
 use crate::options::Options;
@@ -129,14 +129,28 @@ impl<D: Disk> Mending<'_, D> {
             written.map_err(self.failed("write", &name))?;
         }
         if let Some(torn) = &loaded.torn {
-            self.zero(segment, torn)
-                .map_err(self.failed("write", &name))?;
+            // The head last and alone: cut off at any byte, what is left still looks torn.
+            let head_bytes = if torn.start == 0 {
+                HEADER_BYTES
+            } else {
+                BATCH_HEADER_BYTES
+            };
+            let head_end = (torn.start + head_bytes).min(torn.end);
+            let zeroed = self.zero(segment, head_end..torn.end);
+            zeroed.map_err(self.failed("write", &name))?;
+            self.sync(segment, &name)?;
+            let zeroed = self.zero(segment, torn.start..head_end);
+            zeroed.map_err(self.failed("write", &name))?;
         }
-        let synced = self.disk.sync(&segment.file);
-        synced.map_err(self.failed("sync", &name))
+        self.sync(segment, &name)
     }
 
-    fn zero(&mut self, segment: &Numbered<D::File>, range: &Range<usize>) -> io::Result<()> {
+    fn sync(&mut self, segment: &Numbered<D::File>, name: &str) -> Result<(), OpenError> {
+        let synced = self.disk.sync(&segment.file);
+        synced.map_err(self.failed("sync", name))
+    }
+
+    fn zero(&mut self, segment: &Numbered<D::File>, range: Range<usize>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
             let piece = ZEROS
@@ -160,12 +174,22 @@ impl<D: Disk> Mending<'_, D> {
         Ok(())
     }
 
-    /// Removes `stale`, and makes durable what names there are: some may be a killed process's.
+    /// Makes durable what names there are (some may be a killed process's), then removes `stale`:
+    /// an old snapshot must not go before the name of the new one is sure to stay.
     fn clear(&mut self, stale: &[String]) -> Result<(), OpenError> {
+        self.sync_dir()?;
         for name in stale {
             let removed = self.disk.remove(name);
             removed.map_err(self.failed("remove", name))?;
         }
+        if stale.is_empty() {
+            Ok(())
+        } else {
+            self.sync_dir()
+        }
+    }
+
+    fn sync_dir(&mut self) -> Result<(), OpenError> {
         let synced = self.disk.sync_dir();
         synced.map_err(self.failed("sync the directory", ""))
     }

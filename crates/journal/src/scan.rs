@@ -252,10 +252,11 @@ fn judge(
     let first_sector = bytes.get(start..sector_end(start).min(bytes.len()));
     let first_missing = is_zero(first_sector.unwrap_or_default());
     let head_end = (start + header_bytes).min(bytes.len());
+    // A header with nothing at all behind it was never a batch: those end in a mark.
     let torn = first_missing
+        || end <= head_end
         || (begins_like(bytes.get(start..).unwrap_or_default(), magic)
-            && (second_sector_missing(bytes, start, head_end)
-                || (end < head_end && bytes.len() - start > header_bytes)));
+            && second_sector_missing(bytes, start, head_end));
     if !torn {
         return corrupt(start, "neither a batch nor unused space");
     }
