@@ -13,6 +13,7 @@
 //! all tasks in recovery and shutdown.
 
 mod end;
+mod line;
 mod message;
 mod state;
 mod step;

@@ -1,15 +1,16 @@
 //! The live tasks and the indices that answer every question of a step in O(log n).
 //!
-//! Owns: [`TaskState`] and the agreement of its indices: a task enters them all in `put` and leaves
-//! them all in `take`, nothing else touches them. Deliberately absent: rules (`step`).
+//! Owns: [`TaskState`] and the agreement of its indices, which only `put`, `take` and
+//! `change` touch. Deliberately absent: rules (`step`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::line::Line;
 use super::{LIMIT_MAX, OUTPUT_INTERVAL_MS, Refusal, RequestId, StopReason};
 use super::{Task, TaskBounds, TaskSpec, TaskStatus};
-use crate::clock::{BootTime, Now, Timestamp};
-use crate::id::{SessionId, TaskId};
+use crate::clock::{BootTime, Now};
+use crate::id::TaskId;
 
 /// Why a task is still queued.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(super) struct Slot {
     /// Whether the host still holds prompt, argv and environment.
     pub(super) input_held: bool,
     /// There exactly while the task is running.
-    pub(super) run: Option<Run>,
+    pub(super) run: Option<Box<Run>>,
 }
 
 /// The current run of a task.
@@ -64,14 +65,7 @@ pub struct TaskState {
     next_order: u64,
     slots: BTreeMap<u64, Slot>,
     orders: BTreeMap<TaskId, u64>,
-    running: BTreeSet<u64>,
-    queued: usize,
-    /// The queued tasks that nothing but the limit holds back.
-    ready: BTreeSet<u64>,
-    /// The unfinished tasks of each session; the first one runs or is ready, the others wait for it.
-    sessions: BTreeMap<SessionId, BTreeSet<u64>>,
-    /// The settled tasks by the time they settled.
-    settled: BTreeSet<(Timestamp, u64)>,
+    line: Line,
 }
 
 impl TaskState {
@@ -85,11 +79,7 @@ impl TaskState {
             next_order: 1,
             slots: BTreeMap::new(),
             orders: BTreeMap::new(),
-            running: BTreeSet::new(),
-            queued: 0,
-            ready: BTreeSet::new(),
-            sessions: BTreeMap::new(),
-            settled: BTreeSet::new(),
+            line: Line::default(),
         }
     }
 
@@ -110,7 +100,7 @@ impl TaskState {
         for mut task in tasks {
             task.order = task.order.max(state.next_order);
             state.next_order = task.order.saturating_add(1);
-            let run = (task.status == TaskStatus::Running).then(Run::default);
+            let run = (task.status == TaskStatus::Running).then(Box::default);
             state.put(Slot {
                 task,
                 input_held: false,
@@ -147,12 +137,12 @@ impl TaskState {
 
     /// How many tasks run. More than the limit only after the limit was lowered.
     pub fn running(&self) -> usize {
-        self.running.len()
+        self.line.running.len()
     }
 
     /// How many tasks wait.
     pub fn queued(&self) -> usize {
-        self.queued
+        self.line.queued
     }
 
     /// How many tasks have not settled.
@@ -167,7 +157,8 @@ impl TaskState {
 
     /// When a [`Input::Tick`](super::Input::Tick) is due; ask again after every step.
     pub fn next_deadline(&self) -> Option<BootTime> {
-        self.running
+        self.line
+            .running
             .iter()
             .filter_map(|order| self.slot(*order))
             .filter_map(due)
@@ -181,6 +172,7 @@ impl TaskState {
             .filter(|task| task.status == TaskStatus::Queued)?;
         let before = task.spec.session.as_ref().and_then(|session| {
             let order = self
+                .line
                 .sessions
                 .get(session)?
                 .range(..task.order)
@@ -219,11 +211,11 @@ impl TaskState {
 
     /// The current run of the task at `order`; nothing of it is indexed.
     pub(super) fn run_mut(&mut self, order: u64) -> Option<&mut Run> {
-        self.slots.get_mut(&order)?.run.as_mut()
+        self.slots.get_mut(&order)?.run.as_deref_mut()
     }
 
     pub(super) fn running_orders(&self) -> Vec<u64> {
-        self.running.iter().copied().collect()
+        self.line.running.iter().copied().collect()
     }
 
     /// The orders of all tasks that have not settled. A scan: recovery and shutdown only.
@@ -235,15 +227,15 @@ impl TaskState {
     }
 
     pub(super) fn first_ready(&self) -> Option<u64> {
-        self.ready.first().copied()
+        self.line.ready.first().copied()
     }
 
     pub(super) fn settled_len(&self) -> usize {
-        self.settled.len()
+        self.line.settled.len()
     }
 
     pub(super) fn oldest_settled(&self) -> Option<u64> {
-        self.settled.first().map(|(_, order)| *order)
+        self.line.settled.first().map(|(_, order)| *order)
     }
 
     /// The next place in the line.
@@ -260,93 +252,35 @@ impl TaskState {
         now: Now,
         change: impl FnOnce(&mut Slot),
     ) -> Option<Task> {
-        let mut slot = self.take(order)?;
-        change(&mut slot);
+        let slot = self.slots.get_mut(&order)?;
+        self.line.leave(&slot.task);
+        change(slot);
         slot.task.updated_at = slot.task.updated_at.max(now.wall);
-        let task = slot.task.clone();
-        self.put(slot);
-        Some(task)
+        self.line.enter(&slot.task);
+        Some(slot.task.clone())
     }
 
-    /// Enters a task into every index.
+    /// Moves a settled task to a new place at the end of the line.
+    pub(super) fn move_to_end(&mut self, order: u64) -> Option<u64> {
+        let mut slot = self.take(order)?;
+        slot.task.order = self.draw_order();
+        let order = slot.task.order;
+        self.put(slot);
+        Some(order)
+    }
+
     pub(super) fn put(&mut self, slot: Slot) {
-        let task = &slot.task;
-        let order = task.order;
-        self.orders.insert(task.spec.id.clone(), order);
-        match task.status {
-            TaskStatus::Running => {
-                self.running.insert(order);
-            }
-            TaskStatus::Queued => self.queued += 1,
-            _ => {
-                self.settled.insert((task.updated_at, order));
-            }
-        }
-        let is_queued = task.status == TaskStatus::Queued;
-        match &task.spec.session {
-            Some(session) if !task.status.is_settled() => {
-                let line = self.sessions.entry(session.clone()).or_default();
-                line.insert(order);
-                // Of a session only the first is ready, and it may just have come back to its place.
-                let next = line.iter().nth(1).copied();
-                let is_first = line.first() == Some(&order);
-                if is_first && is_queued {
-                    self.ready.insert(order);
-                }
-                if let Some(next) = next {
-                    self.ready.remove(&next);
-                }
-            }
-            None if is_queued => {
-                self.ready.insert(order);
-            }
-            _ => {}
-        }
+        let order = slot.task.order;
+        self.orders.insert(slot.task.spec.id.clone(), order);
+        self.line.enter(&slot.task);
         self.slots.insert(order, slot);
     }
 
-    /// Removes a task from every index.
     pub(super) fn take(&mut self, order: u64) -> Option<Slot> {
         let slot = self.slots.remove(&order)?;
-        let task = &slot.task;
-        self.orders.remove(&task.spec.id);
-        match task.status {
-            TaskStatus::Running => {
-                self.running.remove(&order);
-            }
-            TaskStatus::Queued => {
-                self.queued = self.queued.saturating_sub(1);
-                self.ready.remove(&order);
-            }
-            _ => {
-                self.settled.remove(&(task.updated_at, order));
-            }
-        }
-        if let Some(session) = &task.spec.session
-            && !task.status.is_settled()
-        {
-            self.leave_session(session, order);
-        }
+        self.orders.remove(&slot.task.spec.id);
+        self.line.leave(&slot.task);
         Some(slot)
-    }
-
-    /// Takes a task out of its session's line; whoever is first then becomes ready.
-    fn leave_session(&mut self, session: &SessionId, order: u64) {
-        let Some(line) = self.sessions.get_mut(session) else {
-            return;
-        };
-        line.remove(&order);
-        let Some(first) = line.first().copied() else {
-            self.sessions.remove(session);
-            return;
-        };
-        if self
-            .slots
-            .get(&first)
-            .is_some_and(|slot| slot.task.status == TaskStatus::Queued)
-        {
-            self.ready.insert(first);
-        }
     }
 }
 

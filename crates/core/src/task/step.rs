@@ -185,9 +185,10 @@ impl Step<'_> {
             Ok(found) => found,
             Err(refusal) => return self.refuse(request, refusal),
         };
-        let new_order = self.state.draw_order();
+        let Some(order) = self.state.move_to_end(order) else {
+            return;
+        };
         let task = self.change(order, |slot| {
-            slot.task.order = new_order;
             slot.task.status = TaskStatus::Queued;
             slot.task.attempt = attempt;
             slot.task.log_lines = 0;
@@ -347,7 +348,7 @@ impl Step<'_> {
             };
             let task = self.change(order, |slot| {
                 slot.task.status = TaskStatus::Running;
-                slot.run = Some(run);
+                slot.run = Some(Box::new(run));
             });
             let Some(task) = task else { return };
             self.effects.push(Effect::Start { run: run_id(&task) });

@@ -24,13 +24,14 @@ const REPEATS: [(&str, &str); 15] = [
     ("waits_for", "the one element before"),
     ("running_orders", "the runs, at most LIMIT_MAX"),
     ("unfinished_orders", "all; `recover` and `shutdown` only"),
-    ("put", "the first two of a session"),
+    ("enter_session", "the first two of a session"),
     ("due", "two times"),
     ("parse", "constant tables"),
 ];
 
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 5] = [
     include_str!("../end.rs"),
+    include_str!("../line.rs"),
     include_str!("../state.rs"),
     include_str!("../step.rs"),
     include_str!("../../task.rs"),
