@@ -334,7 +334,7 @@ impl Step<'_> {
     /// Starts what may start, first come first served. After a shutdown nothing is left that could:
     /// it has emptied the queue, and nothing is admitted any more.
     fn start_ready(&mut self) {
-        while self.state.running() < usize::from(self.state.limit) {
+        for _ in self.state.running()..usize::from(self.state.limit) {
             let Some(order) = self.state.first_ready() else {
                 return;
             };
