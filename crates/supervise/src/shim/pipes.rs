@@ -2,10 +2,11 @@
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::log::Log;
-use super::scrub::Scrubber;
+use super::scrub::{Scrubber, Secrets};
 use crate::rundir::Stream;
 
 /// Read with one call.
@@ -25,7 +26,7 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
-    pub(super) fn new(fd: OwnedFd, stream: Stream, secrets: &[Vec<u8>]) -> Self {
+    pub(super) fn new(fd: OwnedFd, stream: Stream, secrets: Rc<Secrets>) -> Self {
         Self {
             file: fd.into(),
             stream,

@@ -16,6 +16,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ostler_core::outcome::Exit;
@@ -27,6 +28,7 @@ use super::launch::{self, Prepared, error};
 use super::link::Link;
 use super::log::{Directory, Log};
 use super::pipes::{Pipe, buffer, now_micros};
+use super::scrub::Secrets;
 use super::tree::{Reaped, Tree};
 use crate::procfs::Stat;
 use crate::protocol::{self, Encoder, SpawnErrorKind, StopOrder, tag};
@@ -120,9 +122,10 @@ pub(super) fn run(control: UnixStream, children: UnixStream, hooks: ShimHooks) -
         Ok(started) => started,
         Err(why) => return spawn_failed(&mut link, Some(&directory), why),
     };
+    let secrets = Secrets::new(&spec.scrub);
     let pipes = [
-        Pipe::new(stdout, Stream::Stdout, &spec.scrub),
-        Pipe::new(stderr, Stream::Stderr, &spec.scrub),
+        Pipe::new(stdout, Stream::Stdout, Rc::clone(&secrets)),
+        Pipe::new(stderr, Stream::Stderr, secrets),
     ];
     let mut run = Run {
         tree: Tree::new(spec.keep.clone(), hooks.immortal),

@@ -9,5 +9,9 @@
     reason = "helpers of tests"
 )]
 
+mod ending;
+mod lost;
+mod output;
+mod probe;
 mod rig;
 mod start;

@@ -1,0 +1,137 @@
+//! Sudden death: of the daemon, and of the shim itself.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ostler_supervise::rundir::{RunDir, ShimRecord, read_exit};
+use ostler_supervise::{Identity, Report, is_alive, sweep};
+
+use crate::rig::*;
+
+fn kill_9(pid: u32) {
+    assert!(
+        Command::new("kill")
+            .args(["-9", &pid.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+/// A daemon of its own, so that it can be killed.
+#[test]
+fn kill_9_of_the_daemon_leaves_nothing_after_two_seconds() {
+    for (mode, daemons) in [
+        ("ignore-term", 3),
+        ("tool", 1),
+        ("print-forever", 1),
+        ("empty-env", 1),
+    ] {
+        let rig = Rig::new();
+        let mut children: Vec<_> = (0..daemons)
+            .map(|number| {
+                let name = format!("run{number}");
+                let dir = RunDir::create(rig.root(), &name).unwrap();
+                let mut command = Command::new(fixture());
+                command.args(["daemon", dir.path().as_str(), mode, &rig.token]);
+                command.stdout(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        for child in &mut children {
+            let mut line = [0; 8];
+            std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        }
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        eventually(mode, Duration::from_secs(2), || rig.alive().is_empty());
+        for number in 0..daemons {
+            let dir = rig.root().join(format!("run{number}"));
+            eventually("exit.json", DEADLINE, || {
+                read_exit(&dir)
+                    .ok()
+                    .flatten()
+                    .is_some_and(|exit| exit.empty)
+            });
+            assert!(read_exit(&dir).unwrap().unwrap().daemon_gone);
+        }
+    }
+}
+
+#[tokio::test]
+async fn kill_9_of_the_shim_is_noticed_and_the_marker_finds_all_it_left() {
+    for mode in ["tool", "ignore-term", "print-forever", "double-fork"] {
+        let rig = Rig::new();
+        let mut spec = rig.play(&[mode]);
+        spec.drain_ms = 60_000;
+        let mut shim = rig.start(&spec).await;
+        output(&mut shim, 1).await;
+        kill_9(shim.identity().pid);
+        while next(&mut shim).await != Report::Lost {}
+        assert!(!rig.alive().is_empty(), "{mode}: nothing to find");
+        // Somebody else's process with another marker is none of our business.
+        let mut other = Command::new("sleep")
+            .arg("60")
+            .env("OSTLER_RUN", "another")
+            .spawn()
+            .unwrap();
+        let report = sweep(&rig.marker, DEADLINE).await;
+        assert_eq!(report.remaining, vec![]);
+        assert_eq!(rig.alive(), Vec::<String>::new(), "{mode}");
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(read_exit(&rig.dir()).unwrap(), None);
+    }
+}
+
+/// The child of a process that carries the marker belongs to the run, even without environment.
+#[tokio::test]
+async fn a_sweep_goes_down_from_those_that_carry_the_marker() {
+    let rig = Rig::new();
+    let mut shim = rig.start(&rig.play(&["empty-env"])).await;
+    output(&mut shim, 6).await;
+    kill_9(shim.identity().pid);
+    while next(&mut shim).await != Report::Lost {}
+    assert_eq!(rig.alive().len(), 2);
+    sweep(&rig.marker, DEADLINE).await;
+    assert_eq!(rig.alive(), Vec::<String>::new());
+}
+
+/// A shim that lives does the work itself; the sweep waits for it and only then looks further.
+#[tokio::test]
+async fn a_sweep_beside_a_living_shim_leaves_the_last_word_to_it() {
+    let rig = Rig::new();
+    let mut shim = rig.start(&rig.play(&["ignore-term"])).await;
+    output(&mut shim, 6).await;
+    let identity = shim.identity().clone();
+    drop(shim);
+    let report = sweep(&rig.marker, DEADLINE).await;
+    assert_eq!((report.remaining, rig.alive()), (vec![], vec![]));
+    assert!(!is_alive(&identity));
+    let exit = read_exit(&rig.dir()).unwrap().expect("the shim wrote it");
+    assert!(exit.empty && exit.daemon_gone);
+}
+
+#[tokio::test]
+async fn a_sweep_without_anybody_is_quick_and_does_nothing() {
+    let began = Instant::now();
+    let report = sweep("no such marker", DEADLINE).await;
+    assert_eq!(report, Default::default());
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+/// A record of a number that somebody else has now.
+#[test]
+fn b1_5_a_reused_number_is_not_the_shim_of_the_record() {
+    let me = Identity::of(std::process::id()).unwrap();
+    let record = ShimRecord {
+        version: 1,
+        protocol: 1,
+        boot_id: me.boot_id,
+        pid: me.pid,
+        start_time: me.start_time - 5,
+    };
+    assert!(!is_alive(&record.identity()));
+}
