@@ -12,6 +12,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use ostler_agents::{
     Agent, AgentEvent, Conclusion, LaunchRequest, REDACTED_PROMPT, REGISTRY, Status, Stream, find,
@@ -41,7 +42,12 @@ fn names(folder: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-fn transcripts() -> Vec<Transcript> {
+fn transcripts() -> &'static [Transcript] {
+    static ALL: LazyLock<Vec<Transcript>> = LazyLock::new(read_transcripts);
+    &ALL
+}
+
+fn read_transcripts() -> Vec<Transcript> {
     let mut all = Vec::new();
     for agent in REGISTRY {
         let folder = folder().join(agent.id());
@@ -63,9 +69,9 @@ fn transcripts() -> Vec<Transcript> {
     all
 }
 
-fn transcript(case: &str) -> Transcript {
+fn transcript(case: &str) -> &'static Transcript {
     transcripts()
-        .into_iter()
+        .iter()
         .find(|transcript| transcript.case == case)
         .unwrap()
 }
@@ -128,12 +134,13 @@ fn outcome(events: &[AgentEvent], conclusion: &Conclusion) -> Value {
 fn every_transcript_gives_what_it_is_known_to_give() {
     let update = std::env::var_os("OSTLER_UPDATE_TRANSCRIPTS").is_some();
     let mut wrong = Vec::new();
-    for mut transcript in transcripts() {
+    for transcript in transcripts() {
         let (events, conclusion) = transcript.read(&transcript.stdout, &[]);
         let found = outcome(&events, &conclusion);
         if update {
-            transcript.meta.insert("expect".to_owned(), found);
-            let text = serde_json::to_string_pretty(&transcript.meta).unwrap();
+            let mut meta = transcript.meta.clone();
+            meta.insert("expect".to_owned(), found);
+            let text = serde_json::to_string_pretty(&meta).unwrap();
             fs::write(&transcript.meta_path, text + "\n").unwrap();
         } else if transcript.meta.get("expect") != Some(&found) {
             wrong.push(format!("{}: {found:#}", transcript.case));
@@ -425,7 +432,7 @@ fn r_81_no_prompt_is_replaced_where_the_statement_rests_on_the_word() {
 #[test]
 fn raw_json_is_never_shown() {
     for transcript in transcripts()
-        .into_iter()
+        .iter()
         .filter(|t| t.agent.id() == "claude_code")
     {
         for event in transcript.read(&transcript.stdout, &[]).0 {
@@ -452,7 +459,7 @@ proptest! {
 
     #[test]
     fn r_74_any_cut_of_the_stream_gives_the_same((index, places) in any_transcript()) {
-        let transcript = transcripts().remove(index);
+        let transcript = &transcripts()[index];
         let mut cuts: Vec<usize> =
             places.iter().map(|place| place.index(transcript.stdout.len() + 1)).collect();
         cuts.sort_unstable();
@@ -464,7 +471,7 @@ proptest! {
     fn damaged_transcripts_never_panic_and_never_prove_more(
         (index, places) in any_transcript(), bytes in prop::collection::vec(any::<u8>(), 24)
     ) {
-        let transcript = transcripts().remove(index);
+        let transcript = &transcripts()[index];
         let mut stdout = transcript.stdout.clone();
         for (place, byte) in places.iter().zip(bytes) {
             if !stdout.is_empty() {

@@ -1,20 +1,24 @@
-//! Entry points for fuzz targets and property tests: arbitrary bytes, no panic.
+//! Entry points for fuzz targets and property tests: arbitrary bytes, no panic, and the same events
+//! however the bytes are cut.
 
 use ostler_core::outcome::Exit;
 
+use super::agent::Agent;
 use super::reader::{AgentEvent, Conclusion, Stream};
 use crate::REGISTRY;
 
-/// Reads `bytes` with every agent, cut at the places the bytes themselves name, and checks what no
-/// input may break.
+/// Reads `bytes` as the stdout of every agent, whole and in pieces as long as the first byte says,
+/// and checks what no input may break.
 pub fn fuzz_readers(bytes: &[u8]) {
-    for index in 0..REGISTRY.len() {
-        let (events, _) = read_whole(
-            index,
-            bytes,
-            usize::from(bytes.first().copied().unwrap_or(7)),
+    let piece = usize::from(bytes.first().copied().unwrap_or_default());
+    for agent in REGISTRY {
+        let whole = read(*agent, bytes, bytes.len());
+        assert!(
+            whole == read(*agent, bytes, piece),
+            "{}: a cut shows",
+            agent.id()
         );
-        for event in events {
+        for event in whole.0 {
             if let AgentEvent::Line(line) = event {
                 assert!(line.len() <= crate::PIECE_BYTES_MAX && !line.contains('\n'));
             }
@@ -22,20 +26,12 @@ pub fn fuzz_readers(bytes: &[u8]) {
     }
 }
 
-/// What the agent at `index` makes of one stdout, given in pieces of `piece` bytes.
-pub fn read_whole(
-    index: usize,
-    bytes: &[u8],
-    piece: usize,
-) -> (Vec<AgentEvent>, Option<Conclusion>) {
-    let Some(agent) = REGISTRY.get(index) else {
-        return (Vec::new(), None);
-    };
+fn read(agent: &dyn Agent, bytes: &[u8], piece: usize) -> (Vec<AgentEvent>, Conclusion) {
     let (mut reader, mut events) = (agent.reader(), Vec::new());
     for piece in bytes.chunks(piece.max(1)) {
         reader.push(Stream::Stdout, piece, &mut events);
     }
     reader.finish_streams(&mut events);
     let conclusion = reader.conclude(Some(Exit::Code(0)), false);
-    (events, Some(conclusion))
+    (events, conclusion)
 }
