@@ -74,7 +74,7 @@ impl Settings {
 }
 
 /// The archive's files may grow to this; its own bounds (tasks, days) come first.
-const ARCHIVE_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+pub(crate) const ARCHIVE_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 
 /// Why a daemon did not start. Nothing was changed that was in use.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,17 @@ pub enum StartError {
     /// The system refused something.
     #[error("the daemon could not be set up")]
     Io(#[from] std::io::Error),
+}
+
+impl StartError {
+    /// What to do about it, where there is something to do.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Endpoint(error) => Some(error.hint()),
+            Self::Recover(RecoverError::Journal(error)) => Some(error.hint().to_owned()),
+            Self::Io(_) => None,
+        }
+    }
 }
 
 /// A daemon that holds its endpoint and has recovered its state; clients that connect wait until it

@@ -23,6 +23,7 @@ pub(crate) mod git {
         None
     }
 }
+pub mod history;
 pub mod paths;
 pub mod redact;
 pub mod runner;

@@ -68,7 +68,7 @@ pub(crate) struct CommandRequest {
 
 /// Reaches the engine.
 #[derive(Debug)]
-pub struct EngineHandle {
+pub(crate) struct EngineHandle {
     commands: mpsc::Sender<CommandRequest>,
     feed: Arc<Feed>,
     shutdown: Option<oneshot::Sender<()>>,
@@ -102,7 +102,7 @@ impl EngineHandle {
     }
 
     /// Asks the engine to end: no admission, runs ended, everything flushed. Its `run` returns then.
-    pub fn shut_down(&mut self) {
+    pub(crate) fn shut_down(&mut self) {
         if let Some(shutdown) = self.shutdown.take() {
             // The engine may have ended already.
             let _ = shutdown.send(());

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 pub(crate) use archive::{ArchiveBounds, ArchiveIndex};
-pub use commands::EngineHandle;
+pub(crate) use commands::EngineHandle;
 pub(crate) use commands::{CommandReply, CommandRequest, EngineClient, Reply};
 pub(crate) use recover::{RecoverError, Recovered, recover};
 
@@ -37,7 +37,7 @@ use runs::LiveRuns;
 use store::{Done, Standing, Store};
 
 /// Commands that wait for the engine (runtime.md, "Commands").
-pub const COMMAND_QUEUE_MAX: usize = 1_024;
+pub(crate) const COMMAND_QUEUE_MAX: usize = 1_024;
 
 /// Words from runners that wait for the engine: two a run and some slack. A runner waits for a place
 /// with its end, and tries again later with its lines.

@@ -298,16 +298,8 @@ impl Output {
 
     fn show(&mut self, log: &LogSink) {
         for event in self.events.drain(..) {
-            match event {
-                AgentEvent::Line(line) => log.line(&line),
-                AgentEvent::Retry { class, message, .. } => {
-                    log.line(&format!("[retrying after {}: {message}]", class.as_str()))
-                }
-                AgentEvent::Overlong { bytes } => {
-                    log.line(&format!("[a line of {bytes} bytes was not read]"))
-                }
-                AgentEvent::Denied { tool } => log.line(&format!("[denied: {tool}]")),
-                AgentEvent::Session(_) | AgentEvent::Tool { .. } => {}
+            if let Some(line) = super::display_line(event) {
+                log.line(&line);
             }
         }
         if self.last_word.is_none() && self.agent.terminal().is_some() {

@@ -75,6 +75,29 @@ impl StopSignal {
     }
 }
 
+/// How an event of an agent reads in a log; `None` for what only the receipt shows.
+pub fn display_line(event: ostler_agents::AgentEvent) -> Option<String> {
+    use ostler_agents::AgentEvent;
+    match event {
+        AgentEvent::Line(line) => Some(line),
+        AgentEvent::Retry { class, message, .. } => {
+            Some(format!("[retrying after {}: {message}]", class.as_str()))
+        }
+        AgentEvent::Overlong { bytes } => Some(format!("[a line of {bytes} bytes was not read]")),
+        AgentEvent::Denied { tool } => Some(format!("[denied: {tool}]")),
+        AgentEvent::Session(_) | AgentEvent::Tool { .. } => None,
+    }
+}
+
+/// Makes the folder of all run directories, for the owner only.
+pub fn make_runs_dir(dir: &camino::Utf8Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+}
+
 /// The future of one run.
 pub type RunFuture = Pin<Box<dyn Future<Output = RunEnd> + Send>>;
 

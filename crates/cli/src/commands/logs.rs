@@ -1,0 +1,182 @@
+//! The output of runs: everything from the beginning, then what comes, without a gap.
+//!
+//! Read from the run directory, so it works with the daemon stopped. The readable form is what the
+//! agent's own reader makes of its output; `--raw` is the output itself.
+
+use std::io::Write;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use ostler_agents::{AgentEvent, Reader, Stream};
+use ostler_supervise::rundir::{self, Item, OutputReader};
+use serde::Serialize;
+
+use crate::error::{Code, Failure};
+use crate::output;
+
+/// Pause between two looks at a run that prints nothing.
+const POLL: Duration = Duration::from_millis(30);
+
+/// How output is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The agent's output, made readable and safe.
+    Readable,
+    /// The bytes, streams kept apart.
+    Raw,
+    /// One JSON object a line.
+    Json,
+}
+
+#[derive(Serialize)]
+struct OutputLine<'a> {
+    r#type: &'static str,
+    stream: &'static str,
+    line: &'a str,
+}
+
+/// Prints one run's output, as far as it is there.
+pub(crate) struct Printer {
+    dir: Utf8PathBuf,
+    reader: OutputReader,
+    agent: Box<dyn Reader>,
+    events: Vec<AgentEvent>,
+    form: Form,
+}
+
+impl Printer {
+    /// Opens the output of the run in `dir`.
+    pub(crate) fn open(dir: &Utf8Path, form: Form) -> Result<Self, Failure> {
+        let unreadable = |error: std::io::Error| {
+            Failure::new(Code::Failed, format!("the run in {dir} cannot be read")).because(error)
+        };
+        let run = rundir::read_run(dir).map_err(unreadable)?;
+        let agent =
+            ostler_agents::find(&run.record.agent).or_else(|| ostler_agents::find("command"));
+        let agent = agent
+            .ok_or_else(|| Failure::new(Code::Bug, "there is no agent to read the output with"))?;
+        let reader = OutputReader::open(dir, 0).map_err(unreadable)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            reader,
+            agent: agent.reader(),
+            events: Vec::new(),
+            form,
+        })
+    }
+
+    /// Prints what is there; `true` when something was.
+    pub(crate) fn print_available(&mut self) -> Result<bool, Failure> {
+        let mut printed = false;
+        loop {
+            let item = self.reader.next_item();
+            let item = item.map_err(|error| {
+                Failure::new(
+                    Code::Failed,
+                    format!("the output in {} cannot be read", self.dir),
+                )
+                .because(error)
+            })?;
+            let Some(item) = item else { break };
+            printed = true;
+            match item {
+                Item::Gap(gap) => self.gap(gap.dropped_bytes())?,
+                Item::Chunk(chunk) => self.chunk(chunk.stream, &chunk.bytes)?,
+            }
+        }
+        std::io::stdout().flush()?;
+        Ok(printed)
+    }
+
+    fn gap(&mut self, bytes: u64) -> Result<(), Failure> {
+        match self.form {
+            Form::Raw => output::note(&format!("[{bytes} bytes of output are no longer kept]")),
+            _ => self.event_line(
+                "stdout",
+                &format!("[{bytes} bytes of output are no longer kept]"),
+            )?,
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, stream: rundir::Stream, bytes: &[u8]) -> Result<(), Failure> {
+        let agent_stream = match stream {
+            rundir::Stream::Stdout => Stream::Stdout,
+            rundir::Stream::Stderr => Stream::Stderr,
+        };
+        if self.form == Form::Raw {
+            match agent_stream {
+                Stream::Stdout => std::io::stdout().write_all(bytes)?,
+                Stream::Stderr => std::io::stderr().write_all(bytes)?,
+            }
+            return Ok(());
+        }
+        self.agent.push(agent_stream, bytes, &mut self.events);
+        self.show(agent_stream)
+    }
+
+    fn show(&mut self, stream: Stream) -> Result<(), Failure> {
+        let name = match stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        for event in std::mem::take(&mut self.events) {
+            if let Some(line) = ostler_host::runner::display_line(event) {
+                self.event_line(name, &ostler_host::redact::line(&line))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn event_line(&self, stream: &'static str, line: &str) -> Result<(), Failure> {
+        match self.form {
+            Form::Json => output::json_line(&OutputLine {
+                r#type: "output",
+                stream,
+                line,
+            }),
+            _ => {
+                let mut out = std::io::stdout().lock();
+                out.write_all(output::safe(line).as_bytes())?;
+                out.write_all(b"\n")?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Prints what waits for its end of line, once nothing more can come.
+    pub(crate) fn finish(&mut self) -> Result<(), Failure> {
+        self.print_available()?;
+        self.agent.finish_streams(&mut self.events);
+        self.show(Stream::Stdout)?;
+        std::io::stdout().flush()?;
+        Ok(())
+    }
+
+    /// Whether the run has ended: it says so, or its supervisor is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        let Ok(run) = rundir::read_run(&self.dir) else {
+            return true;
+        };
+        run.exit.is_some()
+            || run
+                .shim
+                .is_some_and(|shim| !ostler_supervise::is_alive(&shim.identity()))
+    }
+}
+
+/// Prints one run, and follows it to its end when asked to.
+pub(crate) async fn print(dir: &Utf8Path, form: Form, follow: bool) -> Result<(), Failure> {
+    let mut printer = Printer::open(dir, form)?;
+    loop {
+        // Looked at before reading, so that nothing printed in between is missed.
+        let ended = printer.has_ended();
+        let printed = printer.print_available()?;
+        if ended || !follow {
+            return printer.finish();
+        }
+        if !printed {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}

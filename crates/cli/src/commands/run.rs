@@ -1,0 +1,399 @@
+//! `ostler run`: submit a task, follow it, and end as it ended.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Read};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ostler_core::id::{RunId, TaskId};
+use ostler_host::client::{Client, ClientError, Update, Updates};
+use ostler_proto::framed::{Permissions, Submit, Task, TaskStatus};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::logs::{Form, Printer};
+use crate::args::{PermissionsArg, RunArgs};
+use crate::context::{Context, block_on};
+use crate::daemon_client;
+use crate::error::{Code, Failure};
+use crate::output;
+
+/// The longest prompt that is read from standard input; the protocol's own bound.
+const PROMPT_BYTES_MAX: u64 = 512 * 1024;
+
+/// How often the output is looked at while the run goes on.
+const POLL: Duration = Duration::from_millis(20);
+
+pub(crate) fn perform(context: &Context, args: RunArgs) -> Result<ExitCode, Failure> {
+    let submit = submission(context, &args)?;
+    block_on(run(context, &args, submit))
+}
+
+fn submission(context: &Context, args: &RunArgs) -> Result<Submit, Failure> {
+    let agent = agent_of(args)?;
+    let is_command = agent.as_deref() == Some("command");
+    let cwd = args.cwd.canonicalize_utf8().map_err(|error| {
+        Failure::new(
+            Code::Usage,
+            format!("the directory {} cannot be used", args.cwd),
+        )
+        .because(error)
+    })?;
+    if !cwd.is_dir() {
+        return Err(Failure::new(
+            Code::Usage,
+            format!("{cwd} is not a directory"),
+        ));
+    }
+    let provider = provider(args, agent.as_deref())?;
+    Ok(Submit {
+        task_id: args.id.clone().map_or_else(new_task_id, Ok)?,
+        prompt: prompt(args, is_command)?,
+        cwd: cwd.into_string(),
+        session_id: args.resume.clone(),
+        provider,
+        model: args.model.clone(),
+        effort: args.effort.clone(),
+        worktree: args.worktree,
+        agent,
+        argv: args.program.clone(),
+        env: environment(context),
+        timeout_seconds: args.timeout,
+        budget_micros: args.budget,
+        permissions: args.permissions.map(|mode| match mode {
+            PermissionsArg::Safe => Permissions::Safe,
+            PermissionsArg::Ask => Permissions::Ask,
+            PermissionsArg::Full => Permissions::Full,
+        }),
+    })
+}
+
+/// The agent's canonical id. Without `-a`, a program after `--` means `command`.
+fn agent_of(args: &RunArgs) -> Result<Option<String>, Failure> {
+    let Some(name) = &args.agent else {
+        return Ok((!args.program.is_empty()).then(|| "command".to_owned()));
+    };
+    let agent = ostler_agents::find(name).ok_or_else(|| {
+        let known: Vec<_> = ostler_agents::REGISTRY
+            .iter()
+            .map(|agent| agent.id())
+            .collect();
+        Failure::new(Code::Usage, format!("agent `{name}` is unknown"))
+            .hint(format!("known agents: {}", known.join(", ")))
+    })?;
+    match (agent.id(), args.program.is_empty()) {
+        ("command", true) => Err(Failure::new(Code::Usage, "there is no program to run")
+            .hint("write it after `--`: ostler run -a command -- make test")),
+        ("command", false) | (_, true) => Ok(Some(agent.id().to_owned())),
+        (id, false) => Err(Failure::new(
+            Code::Usage,
+            format!("agent `{id}` takes a prompt, not a program"),
+        )
+        .hint("use `-a command` to run a program")),
+    }
+}
+
+/// The wire wants provider and model together; an agent that has one provider is not asked for it.
+fn provider(args: &RunArgs, agent: Option<&str>) -> Result<Option<String>, Failure> {
+    match (&args.provider, &args.model, agent) {
+        (Some(provider), _, _) => Ok(Some(provider.clone())),
+        (None, None, _) => Ok(None),
+        (None, Some(_), Some("claude_code")) => Ok(Some("anthropic".to_owned())),
+        (None, Some(_), _) => Err(Failure::new(
+            Code::Usage,
+            "a model needs its agent or its provider",
+        )
+        .hint("add `-a claude`, or `--provider NAME`")),
+    }
+}
+
+fn new_task_id() -> Result<String, Failure> {
+    let mut random = [0_u8; 5];
+    getrandom::fill(&mut random).map_err(|error| {
+        Failure::new(Code::Failed, "no task id could be made")
+            .because(std::io::Error::other(error.to_string()))
+    })?;
+    let seconds = jiff::Timestamp::now().as_second();
+    let random: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("t{seconds:x}-{random}"))
+}
+
+fn prompt(args: &RunArgs, is_command: bool) -> Result<String, Failure> {
+    match args.prompt.as_deref() {
+        Some("-") => read_stdin(),
+        Some(prompt) => Ok(prompt.to_owned()),
+        None if is_command && std::io::stdin().is_terminal() => Ok(String::new()),
+        None if is_command => read_piped(),
+        None => Err(Failure::new(Code::Usage, "there is no prompt")
+            .hint("write it as an argument, or pipe it in with `-`: ostler run -")),
+    }
+}
+
+/// What is piped into `run -a command` is the program's input; a terminal, `/dev/null` or an inherited
+/// pipe that stays open is not waited for.
+fn read_piped() -> Result<String, Failure> {
+    let is_input = rustix::fs::fstat(std::io::stdin()).is_ok_and(|stat| {
+        use rustix::fs::FileType;
+        matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile)
+    });
+    if is_input {
+        read_stdin()
+    } else {
+        Ok(String::new())
+    }
+}
+
+fn read_stdin() -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    std::io::stdin()
+        .take(PROMPT_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| {
+            Failure::new(
+                Code::Usage,
+                "the prompt could not be read from standard input",
+            )
+            .because(error)
+        })?;
+    if bytes.len() as u64 > PROMPT_BYTES_MAX {
+        return Err(Failure::new(
+            Code::Usage,
+            format!("the prompt is longer than {PROMPT_BYTES_MAX} bytes"),
+        )
+        .hint("put it into a file and tell the agent to read it"));
+    }
+    String::from_utf8(bytes)
+        .map_err(|error| Failure::new(Code::Usage, "the prompt is not UTF-8").because(error))
+}
+
+/// This shell's environment, as much of it as may travel; the daemon passes on what its allowlist
+/// has.
+fn environment(context: &Context) -> BTreeMap<String, String> {
+    const ENV_BYTES_MAX: usize = 256 * 1024;
+    let mut left = ENV_BYTES_MAX;
+    context
+        .text_env()
+        .filter(|(key, value)| {
+            let bytes = key.len() + value.len() + 2;
+            let fits = bytes <= left && !key.is_empty();
+            if fits {
+                left -= bytes;
+            }
+            fits
+        })
+        .collect()
+}
+
+async fn run(context: &Context, args: &RunArgs, submit: Submit) -> Result<ExitCode, Failure> {
+    let (client, updates) = daemon_client::connect_or_start(context).await?;
+    let id = submit.task_id.clone();
+    let task = match client.submit(submit).await {
+        Ok(result) => result.task,
+        Err(ClientError::Refused(text)) => return Err(refused(args, text)),
+        Err(error) => return Err(daemon_client::failure(error)),
+    };
+    if args.detach {
+        return detached(args, &task);
+    }
+    let mut follow = Follow {
+        context,
+        client,
+        updates,
+        id,
+        json: args.json,
+        printer: None,
+        told_waiting: false,
+        cancelling: None,
+    };
+    follow.show(&task)?;
+    follow.to_the_end(task).await
+}
+
+fn refused(args: &RunArgs, text: String) -> Failure {
+    let failure = Failure::new(Code::Refused, text);
+    match &args.id {
+        Some(id) => failure.hint(format!(
+            "look at it with `ostler task show {id}`, or choose another --id"
+        )),
+        None => failure,
+    }
+}
+
+fn detached(args: &RunArgs, task: &Task) -> Result<ExitCode, Failure> {
+    if args.json {
+        output::json_line(&TaskLine {
+            r#type: "task",
+            task,
+        })?;
+    } else {
+        output::line(&task.task_id)?;
+        output::note(&format!(
+            "look in with `ostler task logs -f {}`",
+            task.task_id
+        ));
+    }
+    Ok(Code::Success.into())
+}
+
+#[derive(Serialize)]
+struct TaskLine<'a> {
+    r#type: &'static str,
+    task: &'a Task,
+}
+
+/// The last line of `run --json`.
+#[derive(Serialize)]
+struct ResultLine<'a> {
+    r#type: &'static str,
+    status: &'static str,
+    task_id: &'a str,
+    session_id: Option<&'a str>,
+    text: Option<&'a str>,
+    usage: Option<ostler_proto::framed::Usage>,
+    cost_micros: Option<ostler_proto::framed::CostMicros>,
+    failure: Option<&'a ostler_proto::framed::Failure>,
+    receipt: Option<&'a ostler_proto::framed::Receipt>,
+}
+
+struct Follow<'a> {
+    context: &'a Context,
+    client: Client,
+    updates: Updates,
+    id: String,
+    json: bool,
+    printer: Option<Printer>,
+    told_waiting: bool,
+    cancelling: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Follow<'_> {
+    async fn to_the_end(&mut self, first: Task) -> Result<ExitCode, Failure> {
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| {
+            Failure::new(Code::Failed, "signals cannot be received").because(error)
+        })?;
+        let mut task = first;
+        while !task.status.is_settled() {
+            tokio::select! {
+                biased;
+                _ = interrupt.recv() => {
+                    if self.cancelling.is_some() {
+                        return Ok(self.leave());
+                    }
+                    self.cancel();
+                }
+                update = self.updates.next() => match update.map_err(daemon_client::failure)? {
+                    Some(Update::Task { task: changed, .. }) if changed.task_id == self.id => {
+                        task = *changed;
+                        self.show(&task)?;
+                    }
+                    Some(Update::Snapshot(snapshot)) => {
+                        if let Some(found) = snapshot.tasks.into_iter().find(|task| task.task_id == self.id) {
+                            task = found;
+                            self.show(&task)?;
+                        }
+                    }
+                    Some(_) => {}
+                    None => return Err(Failure::new(Code::Unreachable, "the daemon is gone").hint(format!("look at the task later with `ostler task show {}`", self.id))),
+                },
+                () = tokio::time::sleep(POLL), if self.printer.is_some() => {}
+            }
+            if let Some(printer) = &mut self.printer {
+                printer.print_available()?;
+            }
+        }
+        self.finish(&task)
+    }
+
+    fn cancel(&mut self) {
+        output::note("cancelling; press Ctrl+C again to leave it to the daemon");
+        let (client, id) = (self.client.clone(), self.id.clone());
+        // Its end comes as an event; a refusal means that the task has just ended by itself.
+        self.cancelling = Some(tokio::spawn(async move { drop(client.cancel(&id).await) }));
+    }
+
+    fn leave(&self) -> ExitCode {
+        output::note(&format!(
+            "the daemon goes on cancelling; look in with `ostler task show {}`",
+            self.id
+        ));
+        Code::Cancelled.into()
+    }
+
+    fn show(&mut self, task: &Task) -> Result<(), Failure> {
+        if self.json {
+            output::json_line(&TaskLine {
+                r#type: "task",
+                task: &Task {
+                    log_tail: Vec::new(),
+                    ..task.clone()
+                },
+            })?;
+        } else if task.status == TaskStatus::Queued && !self.told_waiting {
+            self.told_waiting = true;
+        }
+        if task.status != TaskStatus::Queued && self.printer.is_none() {
+            self.open_printer(task)?;
+        }
+        Ok(())
+    }
+
+    fn open_printer(&mut self, task: &Task) -> Result<(), Failure> {
+        let id = TaskId::new(&task.task_id).map_err(|error| {
+            Failure::new(Code::Bug, "the daemon's task id is none").because(error)
+        })?;
+        let dir = self.context.paths.run_dir(&RunId {
+            task: id,
+            attempt: task.attempt,
+        });
+        if dir.join("run.json").exists() {
+            let form = if self.json {
+                Form::Json
+            } else {
+                Form::Readable
+            };
+            self.printer = Some(Printer::open(&dir, form)?);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, task: &Task) -> Result<ExitCode, Failure> {
+        if let Some(printer) = &mut self.printer {
+            printer.finish()?;
+        }
+        let (word, colour) = output::status_word(task.status);
+        if self.json {
+            let receipt = task.receipt.as_ref();
+            output::json_line(&ResultLine {
+                r#type: "result",
+                status: word,
+                task_id: &task.task_id,
+                session_id: receipt
+                    .and_then(|receipt| receipt.session_id.as_deref())
+                    .or(task.session_id.as_deref()),
+                text: receipt.and_then(|receipt| receipt.text.as_deref()),
+                usage: receipt.and_then(|receipt| receipt.usage),
+                cost_micros: receipt.and_then(|receipt| receipt.cost_micros),
+                failure: task.failure.as_ref(),
+                receipt,
+            })?;
+        } else {
+            let summary = output::summary(task);
+            let separator = if summary.is_empty() { "" } else { ": " };
+            output::note(&format!(
+                "{colour}{word}{}{separator}{summary} · task {}",
+                output::PLAIN,
+                task.task_id
+            ));
+        }
+        Ok(exit_code(task.status).into())
+    }
+}
+
+fn exit_code(status: TaskStatus) -> Code {
+    match status {
+        TaskStatus::Completed => Code::Success,
+        TaskStatus::Cancelled => Code::Cancelled,
+        TaskStatus::Interrupted => Code::Interrupted,
+        TaskStatus::Failed | TaskStatus::Queued | TaskStatus::Running => Code::Failed,
+    }
+}

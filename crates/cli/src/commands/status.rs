@@ -1,0 +1,129 @@
+//! `ostler status`: the daemon, what runs, what waits, and what needs a person.
+
+use std::process::ExitCode;
+
+use ostler_core::id::{RunId, TaskId};
+use ostler_proto::framed::{FailureClass, Task, TaskStatus};
+use ostler_supervise::rundir;
+use serde::Serialize;
+
+use crate::args::JsonFlag;
+use crate::context::{Context, block_on};
+use crate::error::{Code, Failure};
+use crate::{daemon_client, offline, output};
+
+#[derive(Serialize)]
+struct Status<'a> {
+    daemon: &'static str,
+    socket: &'a str,
+    running: Vec<&'a str>,
+    queued: Vec<&'a str>,
+    settled: usize,
+    attention: Vec<Attention<'a>>,
+}
+
+/// Something that needs a person.
+#[derive(Serialize)]
+struct Attention<'a> {
+    task_id: &'a str,
+    what: &'static str,
+    message: String,
+}
+
+pub(crate) fn perform(context: &Context, json: JsonFlag) -> Result<ExitCode, Failure> {
+    block_on(async {
+        let connected = daemon_client::connect_for_commands(context).await;
+        let (daemon, tasks) = match connected {
+            Ok(client) => (
+                "running",
+                client.list().await.map_err(daemon_client::failure)?.tasks,
+            ),
+            Err(_) => ("stopped", offline::live_tasks(context)?),
+        };
+        let socket = context.paths.socket();
+        let with = |status| {
+            tasks
+                .iter()
+                .filter(move |task| task.status == status)
+                .map(|task| task.task_id.as_str())
+                .collect()
+        };
+        let status = Status {
+            daemon,
+            socket: socket.as_str(),
+            running: with(TaskStatus::Running),
+            queued: with(TaskStatus::Queued),
+            settled: tasks.iter().filter(|task| task.status.is_settled()).count(),
+            attention: tasks
+                .iter()
+                .filter_map(|task| attention(context, task))
+                .collect(),
+        };
+        show(&status, json)?;
+        Ok(if daemon == "running" {
+            Code::Success
+        } else {
+            Code::Unreachable
+        }
+        .into())
+    })
+}
+
+/// A run with processes that could not be killed needs a person until they are gone.
+fn attention<'a>(context: &Context, task: &'a Task) -> Option<Attention<'a>> {
+    if task.failure.as_ref()?.class != FailureClass::KillFailed {
+        return None;
+    }
+    let run = RunId {
+        task: TaskId::new(&task.task_id).ok()?,
+        attempt: task.attempt,
+    };
+    let exit = rundir::read_exit(&context.paths.run_dir(&run))
+        .ok()
+        .flatten();
+    if exit.as_ref().is_some_and(|exit| exit.empty) {
+        return None;
+    }
+    let left: Vec<_> = exit
+        .map(|exit| exit.remaining)
+        .unwrap_or_default()
+        .iter()
+        .map(|left| format!("{} (pid {})", left.argv0, left.pid))
+        .collect();
+    let message = if left.is_empty() {
+        "processes of the run may be left".to_owned()
+    } else {
+        format!("still there: {}", left.join(", "))
+    };
+    Some(Attention {
+        task_id: &task.task_id,
+        what: "kill_failed",
+        message,
+    })
+}
+
+fn show(status: &Status<'_>, json: JsonFlag) -> Result<(), Failure> {
+    if json.json {
+        return output::json_pretty(status);
+    }
+    output::line(&format!("daemon     {} ({})", status.daemon, status.socket))?;
+    for (name, tasks) in [("running", &status.running), ("queued", &status.queued)] {
+        let list: Vec<_> = tasks.iter().map(|task| output::safe(task)).collect();
+        output::line(&format!(
+            "{name:10} {}{}{}",
+            tasks.len(),
+            if tasks.is_empty() { "" } else { ": " },
+            output::fit(&list.join(", "), output::width().saturating_sub(16))
+        ))?;
+    }
+    output::line(&format!("settled    {}", status.settled))?;
+    for attention in &status.attention {
+        output::line(&format!(
+            "\x1b[33mattention{}  {}: {}",
+            output::PLAIN,
+            output::safe(attention.task_id),
+            output::safe(&attention.message)
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,369 @@
+//! `ostler task`: look at tasks, cancel them, run them again.
+
+use std::process::ExitCode;
+
+use ostler_core::id::{RunId, TaskId};
+use ostler_host::client::ClientError;
+use ostler_proto::framed::{Task, TaskResult};
+
+use super::logs::{self, Form};
+use crate::args::{JsonFlag, TaskCommand};
+use crate::context::{Context, block_on};
+use crate::daemon_client;
+use crate::error::{Code, Failure};
+use crate::offline;
+use crate::output;
+
+pub(crate) fn perform(context: &Context, command: TaskCommand) -> Result<ExitCode, Failure> {
+    match command {
+        TaskCommand::List { all, json } => block_on(list(context, all, json)),
+        TaskCommand::Show { task, json } => block_on(show(context, &task, json)),
+        TaskCommand::Logs {
+            task,
+            follow,
+            attempt,
+            raw,
+            json,
+        } => {
+            let form = match (raw, json) {
+                (true, _) => Form::Raw,
+                (false, true) => Form::Json,
+                (false, false) => Form::Readable,
+            };
+            block_on(print_logs(context, &task, attempt, form, follow))
+        }
+        TaskCommand::Cancel { task, json } => block_on(async {
+            let client = daemon_client::connect_for_commands(context).await?;
+            let id = resolve(
+                &client.list().await.map_err(daemon_client::failure)?.tasks,
+                &task,
+            )?;
+            changed(client.cancel(&id).await, json, "cancelled")
+        }),
+        TaskCommand::Retry { task, json } => block_on(async {
+            let client = daemon_client::connect_for_commands(context).await?;
+            let id = resolve(
+                &client.list().await.map_err(daemon_client::failure)?.tasks,
+                &task,
+            )?;
+            changed(client.retry(&id).await, json, "queued again")
+        }),
+        TaskCommand::Limit { limit, json } => block_on(async {
+            let client = daemon_client::connect_for_commands(context).await?;
+            let result = client
+                .set_limit(limit)
+                .await
+                .map_err(daemon_client::failure)?;
+            if json.json {
+                output::json_pretty(&result)?;
+            } else {
+                output::line(&format!("up to {} tasks run at once", result.limit))?;
+            }
+            Ok(Code::Success.into())
+        }),
+    }
+}
+
+fn changed(
+    result: Result<TaskResult, ClientError>,
+    json: JsonFlag,
+    word: &str,
+) -> Result<ExitCode, Failure> {
+    let result = result.map_err(daemon_client::failure)?;
+    if json.json {
+        output::json_pretty(&result)?;
+    } else {
+        output::line(&format!("{} {word}", result.task.task_id))?;
+    }
+    Ok(Code::Success.into())
+}
+
+/// The live tasks: from the daemon, or from its journal when none runs.
+async fn live_tasks(context: &Context) -> Result<Vec<Task>, Failure> {
+    match daemon_client::connect_for_commands(context).await {
+        Ok(client) => {
+            let list = client.list().await.map_err(daemon_client::failure)?;
+            if list.truncated {
+                output::note(
+                    "not all settled tasks fit the answer; `ostler task show` still finds each",
+                );
+            }
+            Ok(list.tasks)
+        }
+        Err(_) => offline::live_tasks(context),
+    }
+}
+
+async fn list(context: &Context, all: bool, json: JsonFlag) -> Result<ExitCode, Failure> {
+    let mut tasks = if all {
+        offline::archived_tasks(context)?
+    } else {
+        Vec::new()
+    };
+    let live = live_tasks(context).await?;
+    tasks.retain(|archived| !live.iter().any(|task| task.task_id == archived.task_id));
+    tasks.extend(live);
+    if json.json {
+        output::json_pretty(&tasks)?;
+    } else if tasks.is_empty() {
+        output::note("there are no tasks; start one with `ostler run \"…\"`");
+    } else {
+        table(&tasks)?;
+    }
+    Ok(Code::Success.into())
+}
+
+fn table(tasks: &[Task]) -> Result<(), Failure> {
+    let width = output::width();
+    let id_width = tasks
+        .iter()
+        .map(|task| task.task_id.chars().count())
+        .max()
+        .unwrap_or(4)
+        .clamp(4, 32);
+    let now = ostler_host::clock::to_rfc3339(ostler_core::clock::Timestamp::from_micros(
+        jiff::Timestamp::now().as_microsecond(),
+    ));
+    output::line(&format!(
+        "\x1b[1m{:id_width$}  {:11}  {:>6}  {:12}  {}{}",
+        "TASK",
+        "STATUS",
+        "AGO",
+        "AGENT",
+        "WHAT",
+        output::PLAIN
+    ))?;
+    for task in tasks {
+        let (word, colour) = output::status_word(task.status);
+        let ago = output::seconds_between(&task.updated_at, &now)
+            .map_or_else(String::new, output::duration);
+        let agent = task
+            .agent
+            .as_deref()
+            .or(task.receipt.as_ref().map(|receipt| receipt.agent.as_str()))
+            .unwrap_or("");
+        let summary = output::summary(task);
+        let what = if summary.is_empty() {
+            task.log_tail
+                .last()
+                .map(|line| output::safe(line).into_owned())
+                .unwrap_or_default()
+        } else {
+            summary
+        };
+        let what = output::fit(&what, width.saturating_sub(id_width + 39));
+        let id = output::fit(&output::safe(&task.task_id), id_width);
+        output::line(&format!(
+            "{id:id_width$}  {colour}{word:11}{}  {ago:>6}  {:12}  {what}",
+            output::PLAIN,
+            output::fit(agent, 12)
+        ))?;
+    }
+    Ok(())
+}
+
+/// The one task that an id, or the beginning of one, names.
+fn resolve(tasks: &[Task], name: &str) -> Result<String, Failure> {
+    if tasks.iter().any(|task| task.task_id == name) {
+        return Ok(name.to_owned());
+    }
+    let found: Vec<_> = tasks
+        .iter()
+        .filter(|task| task.task_id.starts_with(name))
+        .collect();
+    match found.as_slice() {
+        [task] => Ok(task.task_id.clone()),
+        [] => Err(
+            Failure::new(Code::Refused, format!("no task is called `{name}`"))
+                .hint("`ostler task list --all` shows every task"),
+        ),
+        several => Err(Failure::new(
+            Code::Usage,
+            format!("`{name}` is the beginning of {} task ids", several.len()),
+        )
+        .hint("write more of it")),
+    }
+}
+
+async fn find(context: &Context, name: &str) -> Result<Task, Failure> {
+    let live = live_tasks(context).await?;
+    let (tasks, id) = match resolve(&live, name) {
+        Ok(id) => (live, id),
+        Err(error) => {
+            let archived = offline::archived_tasks(context)?;
+            let id = resolve(&archived, name).map_err(|_| error)?;
+            (archived, id)
+        }
+    };
+    tasks
+        .into_iter()
+        .find(|task| task.task_id == id)
+        .ok_or_else(|| Failure::new(Code::Bug, "the task is gone"))
+}
+
+async fn show(context: &Context, name: &str, json: JsonFlag) -> Result<ExitCode, Failure> {
+    let task = find(context, name).await?;
+    if json.json {
+        output::json_pretty(&task)?;
+        return Ok(Code::Success.into());
+    }
+    let (word, colour) = output::status_word(task.status);
+    let mut rows = vec![
+        ("task", output::safe(&task.task_id).into_owned()),
+        ("status", format!("{colour}{word}{}", output::PLAIN)),
+        (
+            "directory",
+            output::safe(&task.working_directory).into_owned(),
+        ),
+        ("attempt", task.attempt.to_string()),
+        ("changed", task.updated_at.clone()),
+    ];
+    let text = |value: &Option<String>| {
+        value
+            .as_deref()
+            .map(|value| output::safe(value).into_owned())
+    };
+    let optional = [
+        ("agent", text(&task.agent)),
+        ("session", text(&task.session_id)),
+        ("model", text(&task.model)),
+    ];
+    rows.extend(
+        optional
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    if let Some(failure) = &task.failure {
+        rows.push(("failure", output::safe(&failure.message).into_owned()));
+    }
+    if let Some(receipt) = &task.receipt {
+        receipt_rows(receipt, &mut rows);
+    }
+    for (name, value) in rows {
+        output::line(&format!("{name:12} {value}"))?;
+    }
+    if !task.log_tail.is_empty() {
+        output::line("")?;
+    }
+    const SHOWN_LINES: usize = 20;
+    for line in task
+        .log_tail
+        .iter()
+        .skip(task.log_tail.len().saturating_sub(SHOWN_LINES))
+    {
+        output::line(&output::safe(line))?;
+    }
+    Ok(Code::Success.into())
+}
+
+fn receipt_rows(receipt: &ostler_proto::framed::Receipt, rows: &mut Vec<(&'static str, String)>) {
+    use ostler_proto::framed::{Exit, Proof};
+    let version = receipt.agent_version.as_deref().unwrap_or("");
+    rows.push((
+        "ran",
+        format!("{} {version}", receipt.agent).trim_end().to_owned(),
+    ));
+    rows.push((
+        "verdict",
+        serde_json::to_value(receipt.verdict)
+            .ok()
+            .and_then(|value| value.as_str().map(str::to_owned))
+            .unwrap_or_default(),
+    ));
+    let proof = match receipt.proof {
+        Some(Proof::TerminalEvent) => "its own closing statement",
+        Some(Proof::ExitStatus) => "its exit status",
+        None => "nothing",
+    };
+    rows.push(("proven by", proof.to_owned()));
+    match receipt.exit {
+        Some(Exit::Code(code)) => rows.push(("exit", format!("status {code}"))),
+        Some(Exit::Signal(signal)) => rows.push(("exit", format!("signal {signal}"))),
+        None => {}
+    }
+    if let Some(session) = &receipt.session_id {
+        rows.push(("resume with", format!("--resume {}", output::safe(session))));
+    }
+    if let Some(git) = &receipt.git {
+        rows.push((
+            "changed",
+            format!(
+                "{} files, +{} −{}",
+                git.changed_files, git.insertions, git.deletions
+            ),
+        ));
+    }
+    if let Some(cost) = receipt.cost_micros {
+        rows.push(("cost", output::dollars(cost.amount)));
+    }
+    for killed in &receipt.killed {
+        rows.push((
+            "killed",
+            format!(
+                "{} (pid {}, after {})",
+                output::safe(&killed.argv0),
+                killed.pid,
+                killed.after
+            ),
+        ));
+    }
+    for kept in &receipt.kept {
+        rows.push((
+            "still runs",
+            format!("{} (pid {})", output::safe(&kept.argv0), kept.pid),
+        ));
+    }
+    rows.push((
+        "output",
+        format!(
+            "{} bytes{}",
+            receipt.output_bytes,
+            if receipt.truncated {
+                ", not all kept"
+            } else {
+                ""
+            }
+        ),
+    ));
+}
+
+async fn print_logs(
+    context: &Context,
+    name: &str,
+    attempt: Option<u32>,
+    form: Form,
+    follow: bool,
+) -> Result<ExitCode, Failure> {
+    let id = match offline::newest_attempt(context, name) {
+        Some(last) => RunId {
+            task: task_id(name)?,
+            attempt: attempt.unwrap_or(last),
+        },
+        None => {
+            let task = find(context, name).await?;
+            RunId {
+                task: task_id(&task.task_id)?,
+                attempt: attempt.unwrap_or(task.attempt),
+            }
+        }
+    };
+    let dir = context.paths.run_dir(&id);
+    if !dir.join("run.json").exists() {
+        return Err(
+            Failure::new(Code::Refused, format!("there is no output of {id}"))
+                .hint("it has not started yet, or its output is no longer kept"),
+        );
+    }
+    logs::print(&dir, form, follow).await?;
+    Ok(Code::Success.into())
+}
+
+fn task_id(text: &str) -> Result<TaskId, Failure> {
+    TaskId::new(text).map_err(|error| {
+        Failure::new(
+            Code::Usage,
+            format!("`{}` is no task id", output::safe(text)),
+        )
+        .because(error)
+    })
+}

@@ -1,0 +1,46 @@
+//! What every command needs first: the environment and the places that follow from it.
+
+use ostler_host::paths::{Environment, Paths};
+
+use crate::error::{Code, Failure};
+
+/// The surroundings of one command.
+pub(crate) struct Context {
+    pub(crate) env: Environment,
+    pub(crate) paths: Paths,
+}
+
+impl Context {
+    /// Reads the environment.
+    pub(crate) fn of_process() -> Result<Self, Failure> {
+        let env = Environment::of_process();
+        let paths = Paths::from_env(&env).map_err(|error| {
+            let hint = error.hint();
+            Failure::new(
+                Code::Usage,
+                "the environment does not say where Ostler lives",
+            )
+            .because(error)
+            .hint(hint)
+        })?;
+        Ok(Self { env, paths })
+    }
+
+    /// The environment as text; what is no UTF-8 cannot travel in JSON and is left out.
+    pub(crate) fn text_env(&self) -> impl Iterator<Item = (String, String)> {
+        self.env
+            .iter()
+            .filter_map(|(key, value)| Some((key.to_str()?.to_owned(), value.to_str()?.to_owned())))
+    }
+}
+
+/// Runs a future to its end on one thread; the daemon and its clients need no more.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| {
+            Failure::new(Code::Failed, "the runtime could not be started").because(error)
+        })?
+        .block_on(work)
+}

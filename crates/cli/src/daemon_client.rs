@@ -1,0 +1,176 @@
+//! The way to the daemon: connect, and start one when none runs.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ostler_host::client::{Client, ClientError, ConnectOptions, Updates};
+use tokio::time::Instant;
+
+use crate::context::Context;
+use crate::error::{Code, Failure};
+
+/// How long a daemon that was just started may take until it answers.
+const START_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Pause between two tries to reach it.
+const START_RETRY: Duration = Duration::from_millis(10);
+
+/// Connects to a daemon that runs.
+pub(crate) async fn connect(context: &Context) -> Result<(Client, Updates), Failure> {
+    let socket = context.paths.socket();
+    Client::connect(&socket, ConnectOptions::default())
+        .await
+        .map_err(failure)
+}
+
+/// Connects for commands only.
+pub(crate) async fn connect_for_commands(context: &Context) -> Result<Client, Failure> {
+    let (client, updates) = connect(context).await?;
+    drop(updates);
+    Ok(client)
+}
+
+/// Connects, and starts a daemon first when none runs. Never from inside a run: an agent that calls
+/// `ostler` talks to the daemon that runs it, or to none.
+pub(crate) async fn connect_or_start(context: &Context) -> Result<(Client, Updates), Failure> {
+    let socket = context.paths.socket();
+    match Client::connect(&socket, ConnectOptions::default()).await {
+        Err(ClientError::Unreachable { source, .. }) if is_absent(&source) => {}
+        other => return other.map_err(failure),
+    }
+    if ostler_supervise::inside_a_run() {
+        return Err(Failure::new(
+            Code::Unreachable,
+            "no daemon runs, and none is started from inside a run",
+        )
+        .hint("start it outside of the agent, with `ostler daemon`"));
+    }
+    start(context).await
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
+    )
+}
+
+async fn start(context: &Context) -> Result<(Client, Updates), Failure> {
+    let log = log_file(context)?;
+    let mut daemon = spawn(context, &log)?;
+    let deadline = Instant::now() + START_DEADLINE;
+    loop {
+        let error = match Client::connect(&context.paths.socket(), ConnectOptions::default()).await
+        {
+            Ok(connected) => return Ok(connected),
+            Err(error) => error,
+        };
+        let waiting =
+            matches!(&error, ClientError::Unreachable { source, .. } if is_absent(source));
+        let ended = daemon.try_wait().ok().flatten().is_some();
+        if !waiting || (ended && !another_serves(context).await) || Instant::now() >= deadline {
+            return Err(not_started(context, &log, error));
+        }
+        tokio::time::sleep(START_RETRY).await;
+    }
+}
+
+/// Of two commands that start a daemon at the same moment, one wins; the other finds it a little later.
+async fn another_serves(context: &Context) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < deadline {
+        if tokio::net::UnixStream::connect(context.paths.socket())
+            .await
+            .is_ok()
+        {
+            return true;
+        }
+        tokio::time::sleep(START_RETRY).await;
+    }
+    false
+}
+
+fn not_started(context: &Context, log: &camino::Utf8Path, error: ClientError) -> Failure {
+    let last = std::fs::read_to_string(log).unwrap_or_default();
+    let reason = last
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .map(str::to_owned);
+    let mut failure = Failure::new(
+        Code::Unreachable,
+        format!(
+            "no daemon could be started for {}",
+            context.paths.runtime_dir
+        ),
+    );
+    failure = match reason {
+        Some(reason) => failure.because(reason),
+        None => failure.because(error),
+    };
+    failure.hint(format!(
+        "see {log}, or run `ostler daemon` in the foreground"
+    ))
+}
+
+fn log_file(context: &Context) -> Result<camino::Utf8PathBuf, Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let dir = &context.paths.state_dir;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|error| {
+            Failure::new(
+                Code::Unreachable,
+                format!("the state directory {dir} could not be made"),
+            )
+            .because(error)
+        })?;
+    Ok(dir.join("daemon.log"))
+}
+
+/// Starts `ostler daemon` in a session of its own, so that it outlives this terminal.
+fn spawn(context: &Context, log: &camino::Utf8Path) -> Result<std::process::Child, Failure> {
+    let failure = |error: std::io::Error| {
+        Failure::new(Code::Unreachable, "the daemon could not be started").because(error)
+    };
+    let program = std::env::current_exe().map_err(failure)?;
+    // A fresh start has a fresh log; what it says of a failed start is read back from here.
+    drop(File::create(log).map_err(failure)?);
+    let home = context
+        .paths
+        .home
+        .as_deref()
+        .unwrap_or(camino::Utf8Path::new("/"));
+    Command::new(program)
+        .args(["daemon", "--log-file", log.as_str(), "--background"])
+        .current_dir(home)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failure)
+}
+
+/// A client's error with what to do about it.
+pub(crate) fn failure(error: ClientError) -> Failure {
+    match error {
+        ClientError::Refused(text) => Failure::new(Code::Refused, text),
+        error @ ClientError::Unreachable { .. } => {
+            Failure::new(Code::Unreachable, "the daemon is not reachable")
+                .because(error)
+                .hint("start one with `ostler daemon`, or let `ostler run` start it")
+        }
+        error @ (ClientError::Closed(_)
+        | ClientError::Version { .. }
+        | ClientError::Protocol(_)) => {
+            Failure::new(Code::Unreachable, "the daemon did not answer as expected")
+                .because(error)
+                .hint(
+                    "look at `ostler task list` before you repeat a command: it may have been done",
+                )
+        }
+    }
+}
