@@ -235,7 +235,7 @@ fn the_assembler_is_bounded() {
         "five bytes"
     );
     assert_eq!(
-        push(&"A".repeat(4096), 0),
+        push(&"*".repeat(4096), 0),
         Err(AssembleError::TooLarge { max: 4 })
     );
     for data in ["Q", "QUJ", "Q*JD", "QUJD\n", "ü"] {
