@@ -6,28 +6,18 @@
 
 pub mod client;
 pub mod clock;
+pub mod config;
 pub mod daemon;
 pub mod endpoint;
 mod engine;
-/// Stand-in until the module lands.
-pub(crate) mod git {
-    pub(crate) struct Head;
-    pub(crate) fn head(_: &camino::Utf8Path) -> Option<Head> {
-        None
-    }
-    pub(crate) async fn change_since(
-        _: &Head,
-        _: &camino::Utf8Path,
-        _: &[(std::ffi::OsString, std::ffi::OsString)],
-    ) -> Option<ostler_core::outcome::GitChange> {
-        None
-    }
-}
+pub mod git;
 pub mod history;
 pub mod paths;
 pub mod redact;
 pub mod runner;
+pub mod settings;
 pub mod tail;
 mod wire;
 
-pub use daemon::{Daemon, Settings, StartError};
+pub use daemon::{Daemon, StartError};
+pub use settings::Settings;

@@ -60,10 +60,7 @@ enum Supervised {
     Ended(Ended),
     KillFailed(Ended),
     NotStarted(Failure),
-    ShimLost {
-        killed: Vec<Killed>,
-        remaining: Vec<Killed>,
-    },
+    ShimLost { killed: Vec<Killed>, remaining: Vec<Killed> },
 }
 
 impl Attempt<'_> {
@@ -72,15 +69,8 @@ impl Attempt<'_> {
             Ok(prepared) => prepared,
             Err(failure) => return self.never_started(failure),
         };
-        let Prepared {
-            mut shim,
-            run_spec,
-            run_dir,
-            agent,
-            program,
-            head_before,
-            silence,
-        } = prepared;
+        let Prepared { mut shim, run_spec, run_dir, agent, program, head_before, silence } =
+            prepared;
         let started = match shim.prepare(&run_spec).await {
             Ok(()) => shim.start().await,
             Err(error) => Err(error),
@@ -110,12 +100,7 @@ impl Attempt<'_> {
         watch.output.finish(&self.log);
         let (own_stop, asked, started_at) = (watch.own_stop, watch.asked, watch.started_at);
         let mut reader = watch.output.agent;
-        let facts = Facts {
-            own_stop,
-            asked,
-            started_at,
-            agent_id: agent.id(),
-        };
+        let facts = Facts { own_stop, asked, started_at, agent_id: agent.id() };
         if let Supervised::KillFailed(_) = &supervised {
             linger(shim, run_spec.run_dir.to_string());
         }
@@ -127,21 +112,20 @@ impl Attempt<'_> {
         if receipt.agent_version.is_none() {
             receipt.agent_version = self.versions.of(agent, &program, &run_spec.env).await;
         }
-        if let Some(head) = head_before {
-            receipt.git = crate::git::change_since(
-                &head,
-                camino::Utf8Path::new(&self.order.spec.cwd),
-                &run_spec.env,
-            )
-            .await;
+        let mut is_visible = None;
+        if let Some(head) = head_before
+            && let Some(change) = crate::git::change_since(&head, &run_spec.env).await
+        {
+            receipt.git = Some(change.git);
+            is_visible = Some(change.is_visible);
         }
-        verdict_of_effect(&mut end);
+        verdict_of_effect(&mut end, is_visible);
         end
     }
 
     fn never_started(&self, failure: Failure) -> RunEnd {
         let agent = self.order.spec.agent.clone().unwrap_or_default();
-        let receipt = empty_receipt(agent, self.clock.now().wall);
+        let receipt = Receipt::unproven(agent, self.clock.now().wall);
         RunEnd {
             status: EndStatus::Failed,
             outcome: Outcome {
@@ -273,19 +257,12 @@ impl Output {
         };
         match reader.next_item() {
             Ok(Some(Item::Chunk(chunk))) => {
-                let stream = match chunk.stream {
-                    OutputStream::Stdout => Stream::Stdout,
-                    OutputStream::Stderr => Stream::Stderr,
-                };
-                self.agent.push(stream, &chunk.bytes, &mut self.events);
+                self.agent.push(super::agent_stream(chunk.stream), &chunk.bytes, &mut self.events);
                 self.show(log);
                 true
             }
             Ok(Some(Item::Gap(gap))) => {
-                log.line(&format!(
-                    "[{} bytes of output are no longer kept]",
-                    gap.dropped_bytes()
-                ));
+                log.line(&format!("[{} bytes of output are no longer kept]", gap.dropped_bytes()));
                 true
             }
             Ok(None) => false,
@@ -333,7 +310,7 @@ struct Facts {
 
 impl Facts {
     fn judge(self, reader: &mut dyn Reader, supervised: Supervised, now: Timestamp) -> RunEnd {
-        let mut receipt = empty_receipt(self.agent_id.to_owned(), now);
+        let mut receipt = Receipt::unproven(self.agent_id, now);
         receipt.started_at = self.started_at;
         let (ended, mut failure) = match supervised {
             Supervised::NotStarted(failure) => {
@@ -344,10 +321,7 @@ impl Facts {
                     usage: None,
                     cost_micros: None,
                 };
-                return RunEnd {
-                    status: EndStatus::Failed,
-                    outcome,
-                };
+                return RunEnd { status: EndStatus::Failed, outcome };
             }
             Supervised::Ended(ended) => (Some(ended), None),
             Supervised::KillFailed(ended) => (
@@ -402,11 +376,7 @@ impl Facts {
         let silent = match self.own_stop {
             Some(OwnStop::Silent(silence)) => Some(Failure::new(
                 FailureClass::Silent,
-                format!(
-                    "{} said nothing for {} seconds",
-                    self.agent_id,
-                    silence.as_secs()
-                ),
+                format!("{} said nothing for {} seconds", self.agent_id, silence.as_secs()),
             )),
             _ => None,
         };
@@ -464,36 +434,13 @@ fn lost_output(ended: &Ended) -> Option<Failure> {
 }
 
 /// A success that changed nothing and said nothing is told apart (`succeeded_no_visible_effect`).
-fn verdict_of_effect(end: &mut RunEnd) {
+fn verdict_of_effect(end: &mut RunEnd, is_visible: Option<bool>) {
     let outcome = &mut end.outcome;
     if outcome.receipt.verdict != Verdict::Succeeded {
         return;
     }
-    let visible = match &outcome.receipt.git {
-        Some(git) => git.head_before != git.head_after || git.changed_files > 0,
-        None => outcome.receipt.output_bytes > 0,
-    };
+    let visible = is_visible.unwrap_or(outcome.receipt.output_bytes > 0);
     if !visible {
         outcome.receipt.verdict = Verdict::SucceededNoVisibleEffect;
-    }
-}
-
-fn empty_receipt(agent: String, ended_at: Timestamp) -> Receipt {
-    Receipt {
-        agent,
-        agent_version: None,
-        proof: None,
-        statement: None,
-        exit: None,
-        started_at: None,
-        ended_at,
-        session_id: None,
-        git: None,
-        denials: Vec::new(),
-        killed: Vec::new(),
-        kept: Vec::new(),
-        output_bytes: 0,
-        truncated: false,
-        verdict: Verdict::Failed,
     }
 }
