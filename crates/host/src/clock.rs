@@ -28,16 +28,11 @@ impl Clock for SystemClock {
 }
 
 fn micros(time: Timespec) -> i64 {
-    time.tv_sec
-        .saturating_mul(MICROS_PER_SECOND)
-        .saturating_add(time.tv_nsec / NANOS_PER_MICRO)
+    time.tv_sec.saturating_mul(MICROS_PER_SECOND).saturating_add(time.tv_nsec / NANOS_PER_MICRO)
 }
 
 fn since_boot(time: Timespec) -> Duration {
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// The instant as `2026-01-02T03:04:05.678901Z`. One outside the years that RFC 3339 can say is
@@ -61,9 +56,7 @@ pub struct TimeError {
 pub fn from_rfc3339(text: &str) -> Result<Timestamp, TimeError> {
     match text.parse::<jiff::Timestamp>() {
         Ok(time) => Ok(Timestamp::from_micros(time.as_microsecond())),
-        Err(_) => Err(TimeError {
-            text: text.chars().take(64).collect(),
-        }),
+        Err(_) => Err(TimeError { text: text.chars().take(64).collect() }),
     }
 }
 

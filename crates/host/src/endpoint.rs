@@ -52,10 +52,7 @@ impl Claim {
     /// Secures and locks `runtime_dir`, and makes sure that what lies at the socket's path, if
     /// anything, is a stale socket of ours. Nothing is removed yet.
     pub fn open(runtime_dir: &Utf8Path, home: Option<&Utf8Path>) -> Result<Self, EndpointError> {
-        let socket = runtime_dir
-            .components()
-            .collect::<Utf8PathBuf>()
-            .join(SOCKET_NAME);
+        let socket = runtime_dir.components().collect::<Utf8PathBuf>().join(SOCKET_NAME);
         if socket.as_str().len() > SOCKET_PATH_BYTES_MAX {
             return Err(EndpointError::PathTooLong { path: socket });
         }
@@ -100,27 +97,22 @@ impl Claim {
             Err(errno) => return Err(self.io("examine", errno)),
         };
         if let Some(fault) = directory::fault(&seen, FileType::Socket) {
-            return Err(EndpointError::InTheWay {
-                path: self.socket.clone(),
-                fault,
-            });
+            return Err(EndpointError::InTheWay { path: self.socket.clone(), fault });
         }
         // Non-blocking: a daemon whose backlog is full is alive too, and must not make us wait.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(|errno| self.io("make a socket to try", errno))?;
         match rustix::net::connect(&probe, &self.address()?) {
-            Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => Err(EndpointError::Live {
-                path: self.socket.clone(),
-            }),
+            Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => {
+                Err(EndpointError::Live { path: self.socket.clone() })
+            }
             Err(Errno::CONNREFUSED) => Ok(Existing::Stale),
             Err(Errno::NOENT) => Ok(Existing::Nothing),
             // A datagram socket: alive or not, no daemon's.
             Err(Errno::PROTOTYPE) => Err(EndpointError::InTheWay {
                 path: self.socket.clone(),
-                fault: Fault::Kind {
-                    found: "socket of another type",
-                },
+                fault: Fault::Kind { found: "socket of another type" },
             }),
             Err(errno) => Err(self.io("try to connect to", errno)),
         }
@@ -159,10 +151,7 @@ impl Endpoint {
             .map_err(|errno| claim.io("open", errno))?;
         let seen = fstat(&file).map_err(|errno| claim.io("examine", errno))?;
         if let Some(fault) = directory::fault(&seen, FileType::Socket) {
-            return Err(EndpointError::InTheWay {
-                path: claim.socket,
-                fault,
-            });
+            return Err(EndpointError::InTheWay { path: claim.socket, fault });
         }
         let endpoint = Self { claim, file };
         if directory::permissions(&seen) != 0o600 {

@@ -63,9 +63,7 @@ impl Environment {
 
     /// All of it, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+        self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
     fn dir(&self, name: &'static str) -> Result<Option<Utf8PathBuf>, PathsError> {
@@ -74,10 +72,7 @@ impl Environment {
         };
         let path = Utf8Path::new(text);
         if !path.is_absolute() {
-            return Err(PathsError::Relative {
-                name,
-                value: text.to_owned(),
-            });
+            return Err(PathsError::Relative { name, value: text.to_owned() });
         }
         Ok(Some(path.to_owned()))
     }
@@ -85,11 +80,7 @@ impl Environment {
 
 impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(vars: I) -> Self {
-        Self(
-            vars.into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-        )
+        Self(vars.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 }
 
@@ -163,11 +154,7 @@ impl Paths {
         };
         let runtime_dir = match env.dir(RUNTIME_DIR_ENV)? {
             Some(dir) => dir,
-            None => under_home(
-                "the runtime directory",
-                RUNTIME_DIR_ENV,
-                ".haskell-agent/runtime",
-            )?,
+            None => under_home("the runtime directory", RUNTIME_DIR_ENV, ".haskell-agent/runtime")?,
         };
         let state_dir = match (env.dir(STATE_DIR_ENV)?, env.dir("XDG_STATE_HOME")?) {
             (Some(dir), _) => dir,
@@ -181,19 +168,11 @@ impl Paths {
         let config_file = match (named, env.dir("XDG_CONFIG_HOME")?) {
             (Some(file), _) => file,
             (None, Some(xdg)) => xdg.join("ostler/config.toml"),
-            (None, None) => under_home(
-                "the configuration",
-                CONFIG_FILE_ENV,
-                ".config/ostler/config.toml",
-            )?,
+            (None, None) => {
+                under_home("the configuration", CONFIG_FILE_ENV, ".config/ostler/config.toml")?
+            }
         };
-        Ok(Self {
-            home,
-            runtime_dir,
-            state_dir,
-            config_file,
-            config_is_explicit,
-        })
+        Ok(Self { home, runtime_dir, state_dir, config_file, config_is_explicit })
     }
 
     /// The socket that clients connect to.

@@ -35,11 +35,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
 /// [`line`], and whether the text ends inside of what was redacted: then its continuation, when it
 /// was cut off, is secret too.
 pub(crate) fn line_and_end(text: &str) -> (Cow<'_, str>, bool) {
-    if has_marker(text) {
-        (Cow::Borrowed(REDACTED), true)
-    } else {
-        json::redact(text)
-    }
+    if has_marker(text) { (Cow::Borrowed(REDACTED), true) } else { json::redact(text) }
 }
 
 /// Redacts JSON string values under sensitive keys in `json`, which may also be a part of a document
@@ -55,9 +51,7 @@ pub fn text(text: &str) -> Cow<'_, str> {
     if !has_marker(&text) {
         return text;
     }
-    let lines = text
-        .split('\n')
-        .map(|line| if has_marker(line) { REDACTED } else { line });
+    let lines = text.split('\n').map(|line| if has_marker(line) { REDACTED } else { line });
     Cow::Owned(lines.collect::<Vec<_>>().join("\n"))
 }
 
@@ -66,19 +60,14 @@ fn has_marker(text: &str) -> bool {
     memchr2_iter(b'=', b':', bytes).any(|at| {
         let before = bytes.get(..at).unwrap_or_default();
         match bytes.get(at) {
-            Some(b'=') => ASSIGNED_WORDS
-                .iter()
-                .any(|word| ends_with_word(before, word)),
+            Some(b'=') => ASSIGNED_WORDS.iter().any(|word| ends_with_word(before, word)),
             _ => ends_with_word(before, HEADER_WORD),
         }
     })
 }
 
 fn ends_with_word(text: &[u8], word: &[u8]) -> bool {
-    let end = text
-        .len()
-        .checked_sub(word.len())
-        .and_then(|start| text.get(start..));
+    let end = text.len().checked_sub(word.len()).and_then(|start| text.get(start..));
     end.is_some_and(|end| end.eq_ignore_ascii_case(word))
 }
 

@@ -33,10 +33,7 @@ pub struct TailBounds {
 
 impl Default for TailBounds {
     fn default() -> Self {
-        Self {
-            lines_max: 500,
-            chars_max: 256_000,
-        }
+        Self { lines_max: 500, chars_max: 256_000 }
     }
 }
 
@@ -63,11 +60,7 @@ struct Cut {
 impl Tail {
     /// An empty tail that hides `input` in what is pushed.
     pub fn new(bounds: TailBounds, input: Option<Arc<Input>>) -> Self {
-        Self {
-            bounds,
-            input,
-            ..Self::default()
-        }
+        Self { bounds, input, ..Self::default() }
     }
 
     /// A tail as it was stored: its lines were redacted when they were first pushed.
@@ -105,10 +98,7 @@ impl Tail {
         upto: u64,
     ) -> impl ExactSizeIterator<Item = &str> + DoubleEndedIterator + Clone {
         let newer = usize::try_from(self.lines_total.saturating_sub(upto)).unwrap_or(usize::MAX);
-        self.lines
-            .iter()
-            .take(self.lines.len().saturating_sub(newer))
-            .map(|line| &**line)
+        self.lines.iter().take(self.lines.len().saturating_sub(newer)).map(|line| &**line)
     }
 
     /// The newest lines of [`Tail::view`] whose JSON array has at most `json_bytes_max` bytes.

@@ -35,11 +35,7 @@ impl LockedDir {
         let path: Utf8PathBuf = path.components().collect();
         let fd = secure(role, &path, home)?;
         let lock = take_lock(role, &fd, &path.join(lock_name), lock_name)?;
-        Ok(Self {
-            path,
-            fd,
-            _lock: lock,
-        })
+        Ok(Self { path, fd, _lock: lock })
     }
 
     /// The directory.
@@ -52,17 +48,9 @@ impl LockedDir {
 /// is foreign or shared is refused as it is.
 fn secure(role: Role, path: &Utf8Path, home: Option<&Utf8Path>) -> Result<OwnedFd, EndpointError> {
     let io = |action, errno| EndpointError::io(role, action, path, errno);
-    let refuse = |fault| EndpointError::Directory {
-        role,
-        path: path.to_owned(),
-        fault,
-    };
+    let refuse = |fault| EndpointError::Directory { role, path: path.to_owned(), fault };
     if path.file_name().is_none() {
-        let fault = if path.parent().is_none() {
-            Fault::Root
-        } else {
-            Fault::Unnamed
-        };
+        let fault = if path.parent().is_none() { Fault::Root } else { Fault::Unnamed };
         return Err(refuse(fault));
     }
     // O_PATH needs no permission on the directory itself: a mode of 0000 can be repaired.
@@ -120,9 +108,7 @@ pub(super) fn fault(seen: &Stat, kind: FileType) -> Option<Fault> {
         return Some(Fault::Link);
     }
     if found != kind {
-        return Some(Fault::Kind {
-            found: kind_name(found),
-        });
+        return Some(Fault::Kind { found: kind_name(found) });
     }
     let uid = seen.st_uid;
     (uid != rustix::process::geteuid().as_raw()).then_some(Fault::Owner { uid })
@@ -170,10 +156,7 @@ fn take_lock(
     name: &str,
 ) -> Result<OwnedFd, EndpointError> {
     let io = |action, errno| EndpointError::io(role, action, path, errno);
-    let refuse = |fault| EndpointError::LockFile {
-        path: path.to_owned(),
-        fault,
-    };
+    let refuse = |fault| EndpointError::LockFile { path: path.to_owned(), fault };
     // NONBLOCK: a named pipe or device in its place must not make us wait.
     let flags =
         OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -181,12 +164,10 @@ fn take_lock(
         Ok(lock) => lock,
         Err(errno) => {
             let there = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok();
-            return Err(
-                match there.and_then(|seen| fault(&seen, FileType::RegularFile)) {
-                    Some(fault) => refuse(fault),
-                    None => io("open the lock file", errno),
-                },
-            );
+            return Err(match there.and_then(|seen| fault(&seen, FileType::RegularFile)) {
+                Some(fault) => refuse(fault),
+                None => io("open the lock file", errno),
+            });
         }
     };
     let seen = fstat(&lock).map_err(|errno| io("examine the lock file", errno))?;
@@ -196,9 +177,7 @@ fn take_lock(
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
-            return Err(EndpointError::Held {
-                path: path.to_owned(),
-            });
+            return Err(EndpointError::Held { path: path.to_owned() });
         }
         Err(errno) => return Err(io("lock", errno)),
     }

@@ -150,28 +150,16 @@ pub enum EndpointError {
 
 impl EndpointError {
     pub(super) fn io(role: Role, action: &'static str, path: &Utf8Path, errno: Errno) -> Self {
-        Self::Io {
-            role,
-            action,
-            path: path.to_owned(),
-            source: errno.into(),
-        }
+        Self::Io { role, action, path: path.to_owned(), source: errno.into() }
     }
 
     /// What to do about it.
     pub fn hint(&self) -> String {
         match self {
             Self::PathTooLong { .. } => {
-                format!(
-                    "set {} to a directory with a shorter path",
-                    paths::RUNTIME_DIR_ENV
-                )
+                format!("set {} to a directory with a shorter path", paths::RUNTIME_DIR_ENV)
             }
-            Self::Directory {
-                role,
-                path,
-                fault: Fault::Shared { .. },
-            } => format!(
+            Self::Directory { role, path, fault: Fault::Shared { .. } } => format!(
                 "if nobody else uses it: chmod 0700 {path}; else set {} to another directory",
                 role.variable()
             ),

@@ -113,30 +113,12 @@ fn r_08_home_and_root_are_refused_and_keep_their_mode() {
     symlink(&place.dir, &link).unwrap();
     for home in [&place.dir, &link] {
         let error = Claim::open(&place.dir, Some(home)).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                EndpointError::Directory {
-                    fault: Fault::Home,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, EndpointError::Directory { fault: Fault::Home, .. }), "{error}");
     }
     assert_eq!(mode(&place.dir), 0o755);
     let root_mode = mode("/");
     let error = Claim::open(Utf8Path::new("/"), None).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            EndpointError::Directory {
-                fault: Fault::Root,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, EndpointError::Directory { fault: Fault::Root, .. }), "{error}");
     assert_eq!(mode("/"), root_mode);
 }
 
@@ -147,35 +129,15 @@ fn r_11_a_linked_directory_is_refused_and_link_and_target_stay() {
     let dangling = place.dir.with_file_name("dangling");
     symlink(&place.dir, &link).unwrap();
     symlink(place.dir.with_file_name("nowhere"), &dangling).unwrap();
-    for path in [
-        link.clone(),
-        format!("{link}/").into(),
-        format!("{link}/.").into(),
-        dangling,
-    ] {
+    for path in [link.clone(), format!("{link}/").into(), format!("{link}/.").into(), dangling] {
         let error = Claim::open(&path, None).unwrap_err();
         assert!(
-            matches!(
-                error,
-                EndpointError::Directory {
-                    fault: Fault::Link,
-                    ..
-                }
-            ),
+            matches!(error, EndpointError::Directory { fault: Fault::Link, .. }),
             "{path}: {error}"
         );
     }
     let error = Claim::open(&link.join("../link/.."), None).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            EndpointError::Directory {
-                fault: Fault::Unnamed,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, EndpointError::Directory { fault: Fault::Unnamed, .. }), "{error}");
     assert_eq!(fs::read_link(&link).unwrap(), place.dir);
     assert_eq!(mode(&place.dir), 0o755);
     assert!(!exists(place.dir.with_file_name("nowhere")));
@@ -188,10 +150,7 @@ fn r_12_what_is_no_directory_is_refused() {
     let error = place.error();
     assert_eq!(
         error.to_string(),
-        format!(
-            "{} cannot be the runtime directory: it is a regular file",
-            place.dir
-        )
+        format!("{} cannot be the runtime directory: it is a regular file", place.dir)
     );
     assert!(error.hint().contains("HASKELL_AGENT_RUNTIME_DIR"));
     assert_eq!(fs::read_to_string(&place.dir).unwrap(), "mine");
@@ -210,13 +169,7 @@ fn r_12_a_foreign_directory_is_refused() {
     chown(&place.dir, Some(SOMEBODY_UID), None).unwrap();
     let error = place.error();
     assert!(
-        matches!(
-            error,
-            EndpointError::Directory {
-                fault: Fault::Owner { uid: SOMEBODY_UID },
-                ..
-            }
-        ),
+        matches!(error, EndpointError::Directory { fault: Fault::Owner { uid: SOMEBODY_UID }, .. }),
         "{error}"
     );
     assert_eq!(mode(&place.dir), 0o755);
@@ -232,13 +185,7 @@ fn r_13_a_foreign_socket_is_refused_and_stays() {
     chown(place.socket(), Some(SOMEBODY_UID), None).unwrap();
     let error = place.error();
     assert!(
-        matches!(
-            error,
-            EndpointError::InTheWay {
-                fault: Fault::Owner { uid: SOMEBODY_UID },
-                ..
-            }
-        ),
+        matches!(error, EndpointError::InTheWay { fault: Fault::Owner { uid: SOMEBODY_UID }, .. }),
         "{error}"
     );
     assert!(exists(place.socket()));
@@ -250,10 +197,7 @@ fn r_14_another_file_at_the_endpoint_is_refused_and_stays() {
     let socket = place.socket();
     let in_the_way = |what: &str| {
         let error = place.error();
-        assert!(
-            matches!(error, EndpointError::InTheWay { .. }),
-            "{what}: {error}"
-        );
+        assert!(matches!(error, EndpointError::InTheWay { .. }), "{what}: {error}");
         assert!(error.to_string().contains(what), "{error}");
         assert!(exists(&socket));
     };
@@ -296,11 +240,7 @@ fn r_15_a_live_daemon_with_a_full_backlog_is_alive_and_nobody_waits_for_it() {
         None,
     )
     .unwrap();
-    rustix::net::bind(
-        &live,
-        &SocketAddrUnix::new(place.socket().as_str()).unwrap(),
-    )
-    .unwrap();
+    rustix::net::bind(&live, &SocketAddrUnix::new(place.socket().as_str()).unwrap()).unwrap();
     rustix::net::listen(&live, 0).unwrap();
     let _first = UnixStream::connect(place.socket()).unwrap();
     let error = place.error();
@@ -312,10 +252,7 @@ fn r_16_a_stale_socket_is_replaced() {
     let place = Place::with_dir(0o700);
     stale_socket(&place.socket());
     let claim = Claim::open(&place.dir, None).unwrap();
-    assert!(
-        UnixStream::connect(place.socket()).is_err(),
-        "a claim alone changes nothing"
-    );
+    assert!(UnixStream::connect(place.socket()).is_err(), "a claim alone changes nothing");
     let (listener, _endpoint) = claim.listen().unwrap();
     let _client = UnixStream::connect(place.socket()).unwrap();
     listener.accept().unwrap();
@@ -332,17 +269,11 @@ fn r_17_of_several_starts_at_once_one_serves_and_the_others_name_the_lock() {
             place.start()
         };
         let starts: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
-        starts
-            .into_iter()
-            .map(|start| start.join().unwrap())
-            .collect()
+        starts.into_iter().map(|start| start.join().unwrap()).collect()
     });
     let lock = place.dir.join(SOCKET_LOCK_NAME);
     for error in results.iter().filter_map(|result| result.as_ref().err()) {
-        assert!(
-            matches!(error, EndpointError::Held { path } if *path == lock),
-            "{error}"
-        );
+        assert!(matches!(error, EndpointError::Held { path } if *path == lock), "{error}");
         assert!(error.to_string().contains(lock.as_str()));
     }
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
@@ -382,14 +313,7 @@ fn r_17_a_lock_file_that_is_not_ours_is_refused_and_nobody_waits() {
     fs::remove_dir(&lock).unwrap();
 
     let fifo = rustix::fs::FileType::Fifo;
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        lock.as_str(),
-        fifo,
-        Mode::RUSR | Mode::WUSR,
-        0,
-    )
-    .unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, lock.as_str(), fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     refused("named pipe");
 }
 
@@ -400,10 +324,7 @@ fn r_18_the_socket_is_removed_at_exit_only_if_it_is_the_one_made() {
     drop(listener);
     drop(endpoint);
     assert!(!exists(place.socket()));
-    assert!(
-        exists(place.dir.join(SOCKET_LOCK_NAME)),
-        "removing the lock would let two in"
-    );
+    assert!(exists(place.dir.join(SOCKET_LOCK_NAME)), "removing the lock would let two in");
 
     // Somebody removed ours and put another there, with the listener already gone: the inode number
     // must not have become free.
@@ -432,14 +353,8 @@ fn a_socket_path_that_is_too_long_is_refused_before_anything_is_made() {
     let fits = place.dir.join("d".repeat(spare - 1));
     place.dir = place.dir.join("d".repeat(spare));
     let error = place.error();
-    assert!(
-        matches!(error, EndpointError::PathTooLong { .. }),
-        "{error}"
-    );
-    assert!(
-        error.to_string().contains("108 bytes, at most 107"),
-        "{error}"
-    );
+    assert!(matches!(error, EndpointError::PathTooLong { .. }), "{error}");
+    assert!(error.to_string().contains("108 bytes, at most 107"), "{error}");
     assert!(error.hint().contains("HASKELL_AGENT_RUNTIME_DIR"));
     assert!(!exists(place.dir.parent().unwrap()));
     place.dir = fits;

@@ -31,10 +31,7 @@ impl Input {
     /// characters than ASCII.
     pub fn new(prompt: &str) -> Self {
         let prompt = prompt.trim();
-        let mut input = Self {
-            whole_line: None,
-            needles: Vec::new(),
-        };
+        let mut input = Self { whole_line: None, needles: Vec::new() };
         if prompt.is_empty() || prompt.len() > SEARCHED_BYTES_MAX {
             return input;
         }
@@ -48,9 +45,7 @@ impl Input {
         } else {
             input.look_for(prompt, INPUT_REDACTED);
             for quoted in [quoted, quoted_ascii] {
-                let inner = quoted
-                    .strip_prefix('"')
-                    .and_then(|rest| rest.strip_suffix('"'));
+                let inner = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
                 input.look_for(inner.unwrap_or(prompt), INPUT_REDACTED);
             }
         }
@@ -65,11 +60,7 @@ impl Input {
 
     /// The line without the prompt.
     pub fn hide<'a>(&self, line: &'a str) -> Cow<'a, str> {
-        if self
-            .whole_line
-            .as_deref()
-            .is_some_and(|whole| line.trim() == whole)
-        {
+        if self.whole_line.as_deref().is_some_and(|whole| line.trim() == whole) {
             return Cow::Borrowed(INPUT_REDACTED);
         }
         let mut shown = Cow::Borrowed(line);

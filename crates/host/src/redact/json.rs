@@ -12,14 +12,7 @@ use memchr::{memchr, memchr_iter, memrchr};
 use super::REDACTED;
 
 /// Keys that contain one of these, in any case, hide their string values.
-const KEY_WORDS: [&str; 6] = [
-    "authorization",
-    "password",
-    "secret",
-    "token",
-    "api_key",
-    "apikey",
-];
+const KEY_WORDS: [&str; 6] = ["authorization", "password", "secret", "token", "api_key", "apikey"];
 /// Counts of tokens end in this, and are no secrets.
 const COUNTED: &str = "_tokens";
 /// How far back a key is looked for; of a longer one the end decides.
@@ -28,11 +21,7 @@ const KEY_BYTES_MAX: usize = 256;
 /// The redacted text, and whether it ends inside of what was redacted.
 pub(super) fn redact(text: &str) -> (Cow<'_, str>, bool) {
     let bytes = text.as_bytes();
-    let mut out = Output {
-        text,
-        copied: 0,
-        redacted: None,
-    };
+    let mut out = Output { text, copied: 0, redacted: None };
     let mut done = 0;
     let mut open = false;
     for colon in memchr_iter(b':', bytes) {
@@ -65,9 +54,7 @@ impl<'a> Output<'a> {
         if self.text.get(start..end).is_none_or(|old| old == REDACTED) {
             return;
         }
-        let redacted = self
-            .redacted
-            .get_or_insert_with(|| String::with_capacity(self.text.len()));
+        let redacted = self.redacted.get_or_insert_with(|| String::with_capacity(self.text.len()));
         redacted.push_str(self.text.get(self.copied..start).unwrap_or_default());
         redacted.push_str(REDACTED);
         self.copied = end;
@@ -97,11 +84,7 @@ fn escapes_at(level: u32) -> usize {
 }
 
 fn backslashes_at_end(bytes: &[u8]) -> usize {
-    bytes
-        .iter()
-        .rev()
-        .take_while(|&&byte| byte == b'\\')
-        .count()
+    bytes.iter().rev().take_while(|&&byte| byte == b'\\').count()
 }
 
 /// If a sensitive key ends before the colon: its level.
@@ -241,22 +224,10 @@ fn string_at(bytes: &[u8], at: usize, level: u32) -> Option<JsonString> {
             let rest = bytes.get(after..)?;
             let is_key = rest.get(space(rest, level)..)?.first() == Some(&b':');
             let end = quote - escapes_at(found);
-            return Some(JsonString {
-                start,
-                end,
-                after,
-                is_key,
-                is_cut: false,
-            });
+            return Some(JsonString { start, end, after, is_key, is_cut: false });
         }
         from = quote + 1;
     }
     let end = bytes.len();
-    Some(JsonString {
-        start,
-        end,
-        after: end,
-        is_key: false,
-        is_cut: true,
-    })
+    Some(JsonString { start, end, after: end, is_key: false, is_cut: true })
 }

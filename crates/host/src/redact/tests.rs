@@ -41,28 +41,16 @@ fn strings_under_sensitive_keys_are_hidden_and_nothing_else() {
             r#"{ "X-Authorization" : "a", "b":"c" }"#,
             r#"{ "X-Authorization" : "[REDACTED]", "b":"c" }"#,
         ),
-        (
-            r#"{"accessToken":"a\"b\\","n":1}"#,
-            r#"{"accessToken":"[REDACTED]","n":1}"#,
-        ),
+        (r#"{"accessToken":"a\"b\\","n":1}"#, r#"{"accessToken":"[REDACTED]","n":1}"#),
         (r#"{"password":""}"#, r#"{"password":"[REDACTED]"}"#),
-        (
-            r#"{"api\u005fKEY":"x"}"#,
-            r#"{"api\u005fKEY":"[REDACTED]"}"#,
-        ),
+        (r#"{"api\u005fKEY":"x"}"#, r#"{"api\u005fKEY":"[REDACTED]"}"#),
         ("{\"secret\":\n  \"x\"}", "{\"secret\":\n  \"[REDACTED]\"}"),
         (
             r#"{"secrets":["a",{"k":"v","n":[1,"w"]}],"x":"y"}"#,
             r#"{"secrets":["[REDACTED]",{"k":"[REDACTED]","n":[1,"[REDACTED]"]}],"x":"y"}"#,
         ),
-        (
-            r#"INFO body={"apikey":"x"} done"#,
-            r#"INFO body={"apikey":"[REDACTED]"} done"#,
-        ),
-        (
-            r#"{"k\\":"a","token\\":"x"}"#,
-            r#"{"k\\":"a","token\\":"[REDACTED]"}"#,
-        ),
+        (r#"INFO body={"apikey":"x"} done"#, r#"INFO body={"apikey":"[REDACTED]"} done"#),
+        (r#"{"k\\":"a","token\\":"x"}"#, r#"{"k\\":"a","token\\":"[REDACTED]"}"#),
     ] {
         assert_eq!(json(before), after);
         assert_eq!(json(after), after, "a second time changes nothing");
@@ -74,15 +62,9 @@ fn strings_under_sensitive_keys_are_hidden_and_nothing_else() {
         r#"{"token":[1,{"a":2}],"b":"c"}"#,
         r#"{"tok":"en:"}"#,
     ] {
-        assert!(
-            matches!(json(plain), Cow::Borrowed(same) if same == plain),
-            "{plain}"
-        );
+        assert!(matches!(json(plain), Cow::Borrowed(same) if same == plain), "{plain}");
     }
-    assert_eq!(
-        json(r#"{"secret_tokens":"x"}"#),
-        r#"{"secret_tokens":"[REDACTED]"}"#
-    );
+    assert_eq!(json(r#"{"secret_tokens":"x"}"#), r#"{"secret_tokens":"[REDACTED]"}"#);
 }
 
 #[test]
@@ -91,11 +73,7 @@ fn json_inside_of_json_strings_is_seen_at_every_level() {
     let mut hidden =
         value!({"a": "b", "api_key": "[REDACTED]", "in": {"token": ["[REDACTED]", 1]}});
     for level in 0..6 {
-        assert_eq!(
-            json(&document.to_string()),
-            hidden.to_string(),
-            "level {level}"
-        );
+        assert_eq!(json(&document.to_string()), hidden.to_string(), "level {level}");
         let wrap = |inner: &Value| {
             let pretty = serde_json::to_string_pretty(inner).unwrap();
             value!({"type": "text", "text": pretty, "after": ["x"]})
@@ -112,10 +90,7 @@ fn a_text_cut_anywhere_shows_nothing_of_the_secret() {
         assert!(!shown.contains('3'), "{shown}");
     }
     let (shown, ends_inside) = json::redact(r#"x":1,"token":"abc"#);
-    assert_eq!(
-        (shown.as_ref(), ends_inside),
-        (r#"x":1,"token":"[REDACTED]"#, true)
-    );
+    assert_eq!((shown.as_ref(), ends_inside), (r#"x":1,"token":"[REDACTED]"#, true));
     assert!(json::redact(r#"{"token":"#).1);
     assert!(!json::redact(r#"{"token":"abc""#).1);
     assert!(!json::redact(r#"{"token":5"#).1);
@@ -129,10 +104,7 @@ fn a_text_cut_anywhere_shows_nothing_of_the_secret() {
 #[test]
 fn several_lines_are_redacted_each_by_itself_and_json_across_them() {
     let before = "one\nTOKEN=x\n{\"secrets\":{\n \"a\":\"b\"}}\nlast";
-    assert_eq!(
-        text(before),
-        "one\n[REDACTED]\n{\"secrets\":{\n \"a\":\"[REDACTED]\"}}\nlast"
-    );
+    assert_eq!(text(before), "one\n[REDACTED]\n{\"secrets\":{\n \"a\":\"[REDACTED]\"}}\nlast");
     assert!(matches!(text("a\nb: c\n"), Cow::Borrowed(_)));
 }
 
@@ -141,10 +113,7 @@ fn r_81_a_prompt_in_a_line_is_replaced_raw_and_as_json() {
     let prompt = "Please fix \"it\" in café\nand say so";
     let input = Input::new(prompt);
     let json = Value::from(prompt).to_string();
-    assert_eq!(
-        input.hide(&format!("{{\"p\":{json}}}")),
-        "{\"p\":\"[task input redacted]\"}"
-    );
+    assert_eq!(input.hide(&format!("{{\"p\":{json}}}")), "{\"p\":\"[task input redacted]\"}");
     let ascii = json.replace('é', "\\u00e9");
     assert_eq!(input.hide(&ascii), "\"[task input redacted]\"");
     let one_line = Input::new("  do the thing with 😀 now\n");
@@ -152,14 +121,8 @@ fn r_81_a_prompt_in_a_line_is_replaced_raw_and_as_json() {
         one_line.hide("> do the thing with 😀 now! do the thing with 😀 now"),
         "> [task input redacted]! [task input redacted]"
     );
-    assert_eq!(
-        one_line.hide("do the thing with \\ud83d\\ude00 now"),
-        "[task input redacted]"
-    );
-    assert!(matches!(
-        one_line.hide("do the other thing"),
-        Cow::Borrowed(_)
-    ));
+    assert_eq!(one_line.hide("do the thing with \\ud83d\\ude00 now"), "[task input redacted]");
+    assert!(matches!(one_line.hide("do the other thing"), Cow::Borrowed(_)));
     assert!(!format!("{input:?}").contains("fix"));
 }
 
@@ -186,14 +149,7 @@ fn reference(value: &mut Value, hidden: bool) {
             for (key, field) in fields {
                 let key = key.to_ascii_lowercase();
                 let key = key.strip_suffix("_tokens").unwrap_or(&key);
-                let words = [
-                    "authorization",
-                    "password",
-                    "secret",
-                    "token",
-                    "api_key",
-                    "apikey",
-                ];
+                let words = ["authorization", "password", "secret", "token", "api_key", "apikey"];
                 reference(field, hidden || words.iter().any(|word| key.contains(word)));
             }
         }

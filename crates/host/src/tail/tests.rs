@@ -5,13 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn tail(lines_max: usize, chars_max: usize) -> Tail {
-    Tail::new(
-        TailBounds {
-            lines_max,
-            chars_max,
-        },
-        None,
-    )
+    Tail::new(TailBounds { lines_max, chars_max }, None)
 }
 
 fn lines(view: impl Iterator<Item = impl AsRef<str>>) -> Vec<String> {
@@ -24,10 +18,7 @@ fn r_75_the_tail_keeps_500_lines_and_256_000_characters() {
     (1..=600).for_each(|n| tail.push(&format!("line {n}")));
     let view = lines(tail.view(u64::MAX));
     assert_eq!(view.len(), 500);
-    assert_eq!(
-        (view[0].as_str(), view[499].as_str()),
-        ("line 101", "line 600")
-    );
+    assert_eq!((view[0].as_str(), view[499].as_str()), ("line 101", "line 600"));
     assert_eq!(tail.lines_total(), 600);
 
     // Characters, not bytes.
@@ -65,11 +56,7 @@ fn r_81_what_is_pushed_is_redacted_and_hides_the_prompt() {
     tail.push("> count the words of the README");
     tail.push("GITHUB_TOKEN=ghp_1");
     tail.push(r#"{"password":"x"}"#);
-    let expected = [
-        "> [task input redacted]",
-        "[REDACTED]",
-        r#"{"password":"[REDACTED]"}"#,
-    ];
+    let expected = ["> [task input redacted]", "[REDACTED]", r#"{"password":"[REDACTED]"}"#];
     assert_eq!(lines(tail.view(9)), expected);
 }
 
@@ -85,11 +72,7 @@ fn push_long(tail: &mut Tail, line: &str) {
 
 #[test]
 fn a_secret_that_goes_over_a_cut_is_hidden_on_both_sides() {
-    for secret in [
-        "token=SECRET",
-        r#""api_key": "SECRET""#,
-        r#""secret":["SECRET"]"#,
-    ] {
+    for secret in ["token=SECRET", r#""api_key": "SECRET""#, r#""secret":["SECRET"]"#] {
         for before_cut in 0..=secret.len() {
             let padding =
                 "é".repeat(PIECE_BYTES_MAX)[..(PIECE_BYTES_MAX - before_cut) / 2 * 2].to_owned();
@@ -98,11 +81,7 @@ fn a_secret_that_goes_over_a_cut_is_hidden_on_both_sides() {
             push_long(&mut tail, &format!("{padding}{odd}{secret} and more"));
             tail.push("next line");
             let view = lines(tail.view(9));
-            assert_eq!(
-                view.last().unwrap(),
-                "next line",
-                "{before_cut}: what follows is shown"
-            );
+            assert_eq!(view.last().unwrap(), "next line", "{before_cut}: what follows is shown");
             let shown = view.concat();
             let leaked = shown.chars().filter(|c| "SCRT".contains(*c)).count();
             let marks = shown.matches(REDACTED).count() * "RCT".len();
@@ -125,16 +104,11 @@ fn a_restored_tail_is_the_one_that_was_stored() {
 #[test]
 fn the_newest_lines_that_fit_are_taken() {
     let mut tail = tail(500, 256_000);
-    ["one", "t\"wo", "\u{1}"]
-        .iter()
-        .for_each(|line| tail.push(line));
+    ["one", "t\"wo", "\u{1}"].iter().for_each(|line| tail.push(line));
     let json = r#"["one","t\"wo","\u0001"]"#;
     assert_eq!(tail.json_bytes(9), json.len());
     assert_eq!(tail.view_within(9, json.len()).len(), 3);
-    assert_eq!(
-        lines(tail.view_within(9, json.len() - 1)),
-        ["t\"wo", "\u{1}"]
-    );
+    assert_eq!(lines(tail.view_within(9, json.len() - 1)), ["t\"wo", "\u{1}"]);
     assert_eq!(lines(tail.view_within(1, 7)), ["one"]);
     assert_eq!(tail.view_within(9, 1).len(), 0);
     assert_eq!(Tail::default().json_bytes(9), 2);
