@@ -232,10 +232,8 @@ pub(crate) struct ReplayArgs {
 const TIMEOUT_SECONDS_MAX: u64 = 30 * 24 * 60 * 60;
 
 fn parse_seconds(text: &str) -> Result<u64, String> {
-    let (number, unit) = text.split_at(
-        text.find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len()),
-    );
+    let (number, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let factor = match unit {
         "s" | "" => 1,
         "m" => 60,
@@ -243,9 +241,7 @@ fn parse_seconds(text: &str) -> Result<u64, String> {
         "d" => 24 * 60 * 60,
         _ => return Err("write it as 90s, 15m, 6h or 1d".to_owned()),
     };
-    let number: u64 = number
-        .parse()
-        .map_err(|_| "write it as 90s, 15m, 6h or 1d")?;
+    let number: u64 = number.parse().map_err(|_| "write it as 90s, 15m, 6h or 1d")?;
     match number.checked_mul(factor) {
         Some(seconds @ 1..=TIMEOUT_SECONDS_MAX) => Ok(seconds),
         _ => Err("it must be between 1 second and 30 days".to_owned()),
@@ -265,10 +261,7 @@ fn parse_micros(text: &str) -> Result<u64, String> {
     }
     let whole: u64 = whole.parse().map_err(|_| malformed())?;
     let part: u64 = format!("{part:0<6}").parse().map_err(|_| malformed())?;
-    match whole
-        .checked_mul(1_000_000)
-        .and_then(|micros| micros.checked_add(part))
-    {
+    match whole.checked_mul(1_000_000).and_then(|micros| micros.checked_add(part)) {
         Some(0) | None => Err("it must be more than nothing".to_owned()),
         Some(micros) => Ok(micros),
     }

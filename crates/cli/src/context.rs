@@ -16,12 +16,9 @@ impl Context {
         let env = Environment::of_process();
         let paths = Paths::from_env(&env).map_err(|error| {
             let hint = error.hint();
-            Failure::new(
-                Code::Usage,
-                "the environment does not say where Ostler lives",
-            )
-            .because(error)
-            .hint(hint)
+            Failure::new(Code::Usage, "the environment does not say where Ostler lives")
+                .because(error)
+                .hint(hint)
         })?;
         Ok(Self { env, paths })
     }

@@ -19,9 +19,7 @@ const START_RETRY: Duration = Duration::from_millis(10);
 /// Connects to a daemon that runs.
 pub(crate) async fn connect(context: &Context) -> Result<(Client, Updates), Failure> {
     let socket = context.paths.socket();
-    Client::connect(&socket, ConnectOptions::default())
-        .await
-        .map_err(failure)
+    Client::connect(&socket, ConnectOptions::default()).await.map_err(failure)
 }
 
 /// Connects for commands only.
@@ -50,10 +48,7 @@ pub(crate) async fn connect_or_start(context: &Context) -> Result<(Client, Updat
 }
 
 fn is_absent(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
-    )
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
 }
 
 async fn start(context: &Context) -> Result<(Client, Updates), Failure> {
@@ -80,10 +75,7 @@ async fn start(context: &Context) -> Result<(Client, Updates), Failure> {
 async fn another_serves(context: &Context) -> bool {
     let deadline = Instant::now() + Duration::from_secs(2);
     while Instant::now() < deadline {
-        if tokio::net::UnixStream::connect(context.paths.socket())
-            .await
-            .is_ok()
-        {
+        if tokio::net::UnixStream::connect(context.paths.socket()).await.is_ok() {
             return true;
         }
         tokio::time::sleep(START_RETRY).await;
@@ -93,41 +85,25 @@ async fn another_serves(context: &Context) -> bool {
 
 fn not_started(context: &Context, log: &camino::Utf8Path, error: ClientError) -> Failure {
     let last = std::fs::read_to_string(log).unwrap_or_default();
-    let reason = last
-        .lines()
-        .rev()
-        .find(|line| !line.trim().is_empty())
-        .map(str::to_owned);
+    let reason = last.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned);
     let mut failure = Failure::new(
         Code::Unreachable,
-        format!(
-            "no daemon could be started for {}",
-            context.paths.runtime_dir
-        ),
+        format!("no daemon could be started for {}", context.paths.runtime_dir),
     );
     failure = match reason {
         Some(reason) => failure.because(reason),
         None => failure.because(error),
     };
-    failure.hint(format!(
-        "see {log}, or run `ostler daemon` in the foreground"
-    ))
+    failure.hint(format!("see {log}, or run `ostler daemon` in the foreground"))
 }
 
 fn log_file(context: &Context) -> Result<camino::Utf8PathBuf, Failure> {
     use std::os::unix::fs::DirBuilderExt;
     let dir = &context.paths.state_dir;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|error| {
-            Failure::new(
-                Code::Unreachable,
-                format!("the state directory {dir} could not be made"),
-            )
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| {
+        Failure::new(Code::Unreachable, format!("the state directory {dir} could not be made"))
             .because(error)
-        })?;
+    })?;
     Ok(dir.join("daemon.log"))
 }
 
@@ -139,11 +115,7 @@ fn spawn(context: &Context, log: &camino::Utf8Path) -> Result<std::process::Chil
     let program = std::env::current_exe().map_err(failure)?;
     // A fresh start has a fresh log; what it says of a failed start is read back from here.
     drop(File::create(log).map_err(failure)?);
-    let home = context
-        .paths
-        .home
-        .as_deref()
-        .unwrap_or(camino::Utf8Path::new("/"));
+    let home = context.paths.home.as_deref().unwrap_or(camino::Utf8Path::new("/"));
     Command::new(program)
         .args(["daemon", "--log-file", log.as_str(), "--background"])
         .current_dir(home)

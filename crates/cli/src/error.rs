@@ -45,12 +45,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(code: Code, heading: impl Into<String>) -> Self {
-        Self {
-            code,
-            heading: heading.into(),
-            source: None,
-            hint: None,
-        }
+        Self { code, heading: heading.into(), source: None, hint: None }
     }
 
     /// Adds the error that led here; its own causes are shown below it.
@@ -74,9 +69,7 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source
-            .as_deref()
-            .map(|source| source as &(dyn Error + 'static))
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
     }
 }
 
@@ -89,9 +82,7 @@ impl From<std::io::Error> for Failure {
 
 /// Prints an error and gives its exit code.
 pub(crate) fn report(failure: &Failure) -> ExitCode {
-    let broken_pipe = failure
-        .source()
-        .and_then(|source| source.downcast_ref::<std::io::Error>());
+    let broken_pipe = failure.source().and_then(|source| source.downcast_ref::<std::io::Error>());
     if broken_pipe.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {
         // Whoever read us has seen enough.
         return failure.code.into();
@@ -113,9 +104,5 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
 /// Prints what clap says: help to standard output with success, the rest as a usage error.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
-    if error.use_stderr() {
-        Code::Usage.into()
-    } else {
-        Code::Success.into()
-    }
+    if error.use_stderr() { Code::Usage.into() } else { Code::Success.into() }
 }

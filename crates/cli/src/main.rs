@@ -19,10 +19,7 @@ use clap::Parser;
 use crate::args::Cli;
 
 fn main() -> ExitCode {
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|arg| arg == ostler_supervise::SHIM_ARG)
-    {
+    if std::env::args_os().nth(1).is_some_and(|arg| arg == ostler_supervise::SHIM_ARG) {
         return ostler_supervise::shim_main();
     }
     let cli = match Cli::try_parse() {

@@ -30,16 +30,7 @@ pub(crate) fn newest_attempt(context: &Context, name: &str) -> Option<u32> {
     const ATTEMPTS_MAX: u32 = 10_000;
     let task = TaskId::new(name).ok()?;
     let exists = |attempt: u32| {
-        context
-            .paths
-            .run_dir(&RunId {
-                task: task.clone(),
-                attempt,
-            })
-            .join("run.json")
-            .exists()
+        context.paths.run_dir(&RunId { task: task.clone(), attempt }).join("run.json").exists()
     };
-    (1..=ATTEMPTS_MAX)
-        .take_while(|attempt| exists(*attempt))
-        .last()
+    (1..=ATTEMPTS_MAX).take_while(|attempt| exists(*attempt)).last()
 }

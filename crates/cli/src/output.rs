@@ -144,10 +144,7 @@ pub(crate) fn summary(task: &Task) -> String {
             parts.push(format!("denied: {}", receipt.denials.join(", ")));
         }
         if !receipt.killed.is_empty() {
-            parts.push(format!(
-                "{} processes had to be killed",
-                receipt.killed.len()
-            ));
+            parts.push(format!("{} processes had to be killed", receipt.killed.len()));
         }
         if let Some(cost) = receipt.cost_micros {
             parts.push(format!(

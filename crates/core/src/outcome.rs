@@ -295,6 +295,29 @@ pub struct Receipt {
     pub verdict: Verdict,
 }
 
+impl Receipt {
+    /// A receipt that proves nothing yet; the verdict is `failed` until something does.
+    pub fn unproven(agent: impl Into<String>, ended_at: Timestamp) -> Self {
+        Self {
+            agent: agent.into(),
+            agent_version: None,
+            proof: None,
+            statement: None,
+            exit: None,
+            started_at: None,
+            ended_at,
+            session_id: None,
+            git: None,
+            denials: Vec::new(),
+            killed: Vec::new(),
+            kept: Vec::new(),
+            output_bytes: 0,
+            truncated: false,
+            verdict: Verdict::Failed,
+        }
+    }
+}
+
 /// How a run ended, with everything that is known of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -308,4 +331,11 @@ pub struct Outcome {
     pub usage: Option<Usage>,
     /// Money.
     pub cost_micros: Option<CostMicros>,
+}
+
+impl Outcome {
+    /// A failure with what evidence there is.
+    pub fn failed(failure: Failure, receipt: Receipt) -> Self {
+        Self { failure: Some(failure), receipt, text: None, usage: None, cost_micros: None }
+    }
 }

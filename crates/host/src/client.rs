@@ -95,10 +95,7 @@ pub struct ConnectOptions {
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self {
-            client_id: format!("ostler-client-{}", std::process::id()),
-            resume_after: None,
-        }
+        Self { client_id: format!("ostler-client-{}", std::process::id()), resume_after: None }
     }
 }
 
@@ -166,14 +163,9 @@ impl Client {
         socket: &Utf8Path,
         options: ConnectOptions,
     ) -> Result<(Self, Updates), ClientError> {
-        let unreachable = |source| ClientError::Unreachable {
-            socket: socket.to_string(),
-            source,
-        };
-        let (read, mut write) = UnixStream::connect(socket)
-            .await
-            .map_err(unreachable)?
-            .into_split();
+        let unreachable = |source| ClientError::Unreachable { socket: socket.to_string(), source };
+        let (read, mut write) =
+            UnixStream::connect(socket).await.map_err(unreachable)?.into_split();
         let mut read = BufReader::with_capacity(64 * 1024, read);
         let hello = Hello {
             client_id: options.client_id,
@@ -187,9 +179,7 @@ impl Client {
                 return Err(ClientError::Version { supported });
             }
             other => {
-                return Err(ClientError::Protocol(format!(
-                    "{other:?} instead of welcome"
-                )));
+                return Err(ClientError::Protocol(format!("{other:?} instead of welcome")));
             }
         }
         let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
@@ -204,19 +194,8 @@ impl Client {
             last: 0,
         };
         tokio::spawn(write_messages(write, messages, tokio::spawn(pump.run())));
-        let updates = Updates {
-            inbox,
-            outbox: outbox.downgrade(),
-            last: None,
-        };
-        Ok((
-            Self {
-                outbox,
-                waiting,
-                next_id: Arc::default(),
-            },
-            updates,
-        ))
+        let updates = Updates { inbox, outbox: outbox.downgrade(), last: None };
+        Ok((Self { outbox, waiting, next_id: Arc::default() }, updates))
     }
 
     /// All live tasks.
@@ -231,18 +210,12 @@ impl Client {
 
     /// Cancels a task; the answer comes when nothing of it is left.
     pub async fn cancel(&self, task_id: &str) -> Result<TaskResult, ClientError> {
-        self.call(&Command::Cancel {
-            task_id: task_id.to_owned(),
-        })
-        .await
+        self.call(&Command::Cancel { task_id: task_id.to_owned() }).await
     }
 
     /// Queues a failed or cancelled task again.
     pub async fn retry(&self, task_id: &str) -> Result<TaskResult, ClientError> {
-        self.call(&Command::Retry {
-            task_id: task_id.to_owned(),
-        })
-        .await
+        self.call(&Command::Retry { task_id: task_id.to_owned() }).await
     }
 
     /// Sets how many tasks may run at once.
@@ -252,20 +225,13 @@ impl Client {
 
     /// Sends any command and reads its result as `T`.
     pub async fn call<T: DeserializeOwned>(&self, command: &Command) -> Result<T, ClientError> {
-        let number = self
-            .next_id
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let number = self.next_id.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let id = format!("c{number}");
         let message = ClientMessage::command(id.clone(), command)
             .map_err(|error| ClientError::Refused(error.to_string()))?;
         let (sender, receiver) = oneshot::channel();
         let gone = || ClientError::Closed("the daemon is gone".to_owned());
-        match self
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_mut()
-        {
+        match self.waiting.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(waiting) => waiting.insert(id, sender),
             None => return Err(gone()),
         };
@@ -274,9 +240,7 @@ impl Client {
         match (result.ok, result.result) {
             (true, Some(value)) => serde_json::from_str(value.get())
                 .map_err(|error| ClientError::Protocol(error.to_string())),
-            (true, None) => Err(ClientError::Protocol(
-                "a success without a result".to_owned(),
-            )),
+            (true, None) => Err(ClientError::Protocol("a success without a result".to_owned())),
             (false, _) => Err(ClientError::Refused(result.error.unwrap_or_default())),
         }
     }
@@ -333,10 +297,7 @@ async fn write_message(
     let mut frame = Vec::new();
     framed::encode_into(&mut frame, message, FRAME_BYTES_MAX)
         .map_err(|error| ClientError::Refused(error.to_string()))?;
-    write
-        .write_all(&frame)
-        .await
-        .map_err(|error| ClientError::Closed(error.to_string()))
+    write.write_all(&frame).await.map_err(|error| ClientError::Closed(error.to_string()))
 }
 
 async fn read_message(read: &mut BufReader<OwnedReadHalf>) -> Result<ServerMessage, ClientError> {
@@ -374,10 +335,7 @@ impl Pump {
             }
         };
         // Nobody will be answered any more.
-        self.waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = self.updates.send(Err(error)).await;
     }
 
@@ -424,10 +382,7 @@ impl Pump {
             framed::EVENT_LIMIT_CHANGED => {
                 let limit: framed::LimitResult =
                     serde_json::from_str(event.payload.get()).map_err(malformed)?;
-                Update::Limit {
-                    sequence,
-                    limit: limit.limit,
-                }
+                Update::Limit { sequence, limit: limit.limit }
             }
             // A later daemon may tell more; what this client does not know changes nothing it shows.
             _ => return Ok(()),
@@ -437,30 +392,12 @@ impl Pump {
 
     async fn chunk(&mut self, chunk: ServerMessage) -> Result<(), ClientError> {
         let (kind, sequence, index, count, data) = match chunk {
-            ServerMessage::SnapshotChunk {
-                sequence,
-                chunk_index,
-                chunk_count,
-                snapshot_data,
-            } => (
-                framed::ChunkKind::Snapshot,
-                sequence,
-                chunk_index,
-                chunk_count,
-                snapshot_data,
-            ),
-            ServerMessage::EventChunk {
-                sequence,
-                chunk_index,
-                chunk_count,
-                event_data,
-            } => (
-                framed::ChunkKind::Event,
-                sequence,
-                chunk_index,
-                chunk_count,
-                event_data,
-            ),
+            ServerMessage::SnapshotChunk { sequence, chunk_index, chunk_count, snapshot_data } => {
+                (framed::ChunkKind::Snapshot, sequence, chunk_index, chunk_count, snapshot_data)
+            }
+            ServerMessage::EventChunk { sequence, chunk_index, chunk_count, event_data } => {
+                (framed::ChunkKind::Event, sequence, chunk_index, chunk_count, event_data)
+            }
             _ => return Ok(()),
         };
         let protocol = |error: String| ClientError::Protocol(error);
@@ -489,10 +426,7 @@ impl Pump {
     async fn tell(&mut self, update: Update) -> Result<(), ClientError> {
         let sequence = update.sequence();
         if !matches!(update, Update::Snapshot(_)) && self.last != 0 && sequence != self.last + 1 {
-            return Err(ClientError::Protocol(format!(
-                "event {sequence} after {}",
-                self.last
-            )));
+            return Err(ClientError::Protocol(format!("event {sequence} after {}", self.last)));
         }
         self.last = sequence;
         let _ = self.updates.send(Ok(update)).await;

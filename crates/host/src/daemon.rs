@@ -7,74 +7,19 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
 use ostler_core::clock::Clock;
-use ostler_core::task::TaskBounds;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::SystemClock;
 use crate::endpoint::{Claim, Endpoint, EndpointError};
-use crate::engine::feed::FeedBounds;
-use crate::engine::{ArchiveBounds, Engine, EngineHandle, RecoverError, recover};
+use crate::engine::{Engine, EngineHandle, RecoverError, recover};
 use crate::runner::TaskRunner;
-use crate::wire::{Listener, WireSettings};
+use crate::settings::Settings;
+use crate::wire::Listener;
 
 /// How long connections may take to be told the last events.
 const GOODBYE_WAIT: Duration = Duration::from_millis(500);
-
-/// What a daemon is started with. [`Settings::new`] has the numbers of runtime.md.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Where socket, lock, journal and archive are.
-    pub runtime_dir: Utf8PathBuf,
-    /// The owner's home directory, which may not be the runtime directory itself.
-    pub home: Option<Utf8PathBuf>,
-    /// Bounds of the task machine.
-    pub tasks: TaskBounds,
-    /// Files of the task journal.
-    pub journal: ostler_journal::Options,
-    /// Files of the archive.
-    pub archive_journal: ostler_journal::Options,
-    pub(crate) archive: ArchiveBounds,
-    pub(crate) feed: FeedBounds,
-    pub(crate) wire: WireSettings,
-}
-
-impl Settings {
-    /// The documented defaults, for a runtime directory.
-    pub fn new(runtime_dir: Utf8PathBuf) -> Self {
-        let journal = ostler_journal::Options::default();
-        let archive_journal = ostler_journal::Options {
-            total_bytes_max: ARCHIVE_BYTES_MAX,
-            ..journal.clone()
-        };
-        Self {
-            runtime_dir,
-            home: None,
-            tasks: TaskBounds::default(),
-            journal,
-            archive_journal,
-            archive: ArchiveBounds {
-                tasks_max: 100_000,
-                age_days_max: 180,
-            },
-            feed: FeedBounds {
-                events_max: 10_000,
-                events_bytes_max: 16 * 1024 * 1024,
-                backlog_bytes_max: 64 * 1024 * 1024,
-            },
-            wire: WireSettings {
-                frame_bytes_max: ostler_proto::framed::FRAME_BYTES_MAX,
-                frame_deadline: Duration::from_secs(30),
-                heartbeat: Duration::from_secs(15),
-            },
-        }
-    }
-}
-
-/// The archive's files may grow to this; its own bounds (tasks, days) come first.
-pub(crate) const ARCHIVE_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 
 /// Why a daemon did not start. Nothing was changed that was in use.
 #[derive(Debug, thiserror::Error)]
@@ -129,25 +74,13 @@ impl Daemon {
         let (listener, endpoint) = claim.listen()?;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
-        Ok(Self {
-            endpoint,
-            listener,
-            engine,
-            handle,
-            settings,
-        })
+        Ok(Self { endpoint, listener, engine, handle, settings })
     }
 
     /// Serves until `stop` is ready, then ends: no admission, runs ended, everything flushed, the
     /// socket removed.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        let Self {
-            endpoint,
-            listener,
-            engine,
-            mut handle,
-            settings,
-        } = self;
+        let Self { endpoint, listener, engine, mut handle, settings } = self;
         let stop_accepting = CancellationToken::new();
         let close = CancellationToken::new();
         let connections = TaskTracker::new();

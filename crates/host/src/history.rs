@@ -88,16 +88,10 @@ fn read(
     }
     ostler_journal::read(dir, &options(), visit)
         .map(drop)
-        .map_err(|source| HistoryError::Journal {
-            dir: dir.to_string(),
-            source,
-        })
+        .map_err(|source| HistoryError::Journal { dir: dir.to_string(), source })
 }
 
 /// Bounds for reading: the archive's, which are the wider ones.
 fn options() -> Options {
-    Options {
-        total_bytes_max: crate::daemon::ARCHIVE_BYTES_MAX,
-        ..Options::default()
-    }
+    Options { total_bytes_max: crate::settings::ARCHIVE_BYTES_MAX, ..Options::default() }
 }

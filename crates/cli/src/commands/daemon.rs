@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use ostler_host::clock::SystemClock;
+use ostler_host::config::Config;
 use ostler_host::runner::ProcessRunner;
-use ostler_host::{Daemon, StartError};
+use ostler_host::settings::runner_settings;
+use ostler_host::{Daemon, Settings, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::DaemonArgs;
@@ -36,26 +38,15 @@ async fn serve(context: &Context) -> Result<ExitCode, Failure> {
         context.paths.home.as_deref(),
     )
     .map_err(|error| start_failure(StartError::Endpoint(error)))?;
-    let mut settings = ostler_host::Settings::new(context.paths.runtime_dir.clone());
-    settings.home = context.paths.home.clone();
-    let runner_settings = ostler_host::runner::RunnerSettings {
-        runs_dir: context.paths.runs_dir(),
-        shim_program: program,
-        agent_cli: context.env.get_os("HASKELL_AGENT_CLI").map(Into::into),
-        default_agent: None,
-        programs: Default::default(),
-        env: context.text_env().collect(),
-        keep: Vec::new(),
-        silence: Default::default(),
-        terminal_grace: std::time::Duration::from_secs(10),
-        kept: Default::default(),
-    };
+    let config = Config::load(&context.paths).map_err(|error| {
+        let hint = error.hint();
+        Failure::new(Code::Usage, "the configuration cannot be used").because(error).hint(hint)
+    })?;
+    let settings = Settings::from_config(&config, &context.paths);
+    let runner_settings = runner_settings(&config, &context.paths, &context.env, program);
     ostler_host::runner::make_runs_dir(&runner_settings.runs_dir).map_err(|error| {
-        Failure::new(
-            Code::Failed,
-            format!("{} could not be made", runner_settings.runs_dir),
-        )
-        .because(error)
+        Failure::new(Code::Failed, format!("{} could not be made", runner_settings.runs_dir))
+            .because(error)
     })?;
     let runner = Arc::new(ProcessRunner::new(runner_settings, Arc::new(SystemClock)));
     let daemon = Daemon::start(settings, runner).map_err(start_failure)?;
@@ -126,22 +117,13 @@ fn start_logging(args: &DaemonArgs) -> Result<(), Failure> {
             .because(error)
             .hint("write it as `info`, or as `ostler_host=debug`")
     })?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     match &args.log_file {
         Some(path) => {
-            let file = OpenOptions::new()
-                .create(true)
-                .append(true)
-                .mode(0o600)
-                .open(path);
+            let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
             let file = file.map_err(|error| {
-                Failure::new(
-                    Code::Failed,
-                    format!("the log file {path} cannot be written"),
-                )
-                .because(error)
+                Failure::new(Code::Failed, format!("the log file {path} cannot be written"))
+                    .because(error)
             })?;
             builder.with_ansi(false).with_writer(Arc::new(file)).init();
         }

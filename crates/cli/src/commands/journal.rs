@@ -49,9 +49,7 @@ pub(crate) fn perform(context: &Context, command: JournalCommand) -> Result<Exit
                     "{dir} is sound: {} records, sequences {} to {}",
                     report.records, report.first_sequence, report.last_sequence
                 ))?;
-                warnings
-                    .iter()
-                    .for_each(|warning| output::note(&format!("note: {warning}")));
+                warnings.iter().for_each(|warning| output::note(&format!("note: {warning}")));
             }
         }
         JournalCommand::Export { dir } => export(&dir_or_own(context, dir)?)?,
@@ -64,10 +62,8 @@ fn dir_or_own(context: &Context, dir: Option<Utf8PathBuf>) -> Result<Utf8PathBuf
     if dir.is_dir() {
         Ok(dir)
     } else {
-        Err(
-            Failure::new(Code::Failed, format!("there is no journal in {dir}"))
-                .hint("name the directory that holds the segments: ostler journal verify DIR"),
-        )
+        Err(Failure::new(Code::Failed, format!("there is no journal in {dir}"))
+            .hint("name the directory that holds the segments: ostler journal verify DIR"))
     }
 }
 
@@ -85,15 +81,10 @@ fn export(dir: &Utf8PathBuf) -> Result<(), Failure> {
         if let (Visit::Entry(entry), Ok(())) = (visit, &written) {
             let record =
                 serde_json::from_slice(entry.payload).map_err(|error| error.to_string())?;
-            written = serde_json::to_writer(
-                &mut out,
-                &Exported {
-                    sequence: entry.sequence,
-                    record,
-                },
-            )
-            .map_err(std::io::Error::from)
-            .and_then(|()| out.write_all(b"\n"));
+            written =
+                serde_json::to_writer(&mut out, &Exported { sequence: entry.sequence, record })
+                    .map_err(std::io::Error::from)
+                    .and_then(|()| out.write_all(b"\n"));
         }
         Ok(())
     });

@@ -56,13 +56,7 @@ impl Printer {
         let agent = agent
             .ok_or_else(|| Failure::new(Code::Bug, "there is no agent to read the output with"))?;
         let reader = OutputReader::open(dir, 0).map_err(unreadable)?;
-        Ok(Self {
-            dir: dir.to_owned(),
-            reader,
-            agent: agent.reader(),
-            events: Vec::new(),
-            form,
-        })
+        Ok(Self { dir: dir.to_owned(), reader, agent: agent.reader(), events: Vec::new(), form })
     }
 
     /// Prints what is there; `true` when something was.
@@ -71,11 +65,8 @@ impl Printer {
         loop {
             let item = self.reader.next_item();
             let item = item.map_err(|error| {
-                Failure::new(
-                    Code::Failed,
-                    format!("the output in {} cannot be read", self.dir),
-                )
-                .because(error)
+                Failure::new(Code::Failed, format!("the output in {} cannot be read", self.dir))
+                    .because(error)
             })?;
             let Some(item) = item else { break };
             printed = true;
@@ -91,10 +82,9 @@ impl Printer {
     fn gap(&mut self, bytes: u64) -> Result<(), Failure> {
         match self.form {
             Form::Raw => output::note(&format!("[{bytes} bytes of output are no longer kept]")),
-            _ => self.event_line(
-                "stdout",
-                &format!("[{bytes} bytes of output are no longer kept]"),
-            )?,
+            _ => {
+                self.event_line("stdout", &format!("[{bytes} bytes of output are no longer kept]"))?
+            }
         }
         Ok(())
     }
@@ -130,11 +120,7 @@ impl Printer {
 
     fn event_line(&self, stream: &'static str, line: &str) -> Result<(), Failure> {
         match self.form {
-            Form::Json => output::json_line(&OutputLine {
-                r#type: "output",
-                stream,
-                line,
-            }),
+            Form::Json => output::json_line(&OutputLine { r#type: "output", stream, line }),
             _ => {
                 let mut out = std::io::stdout().lock();
                 out.write_all(output::safe(line).as_bytes())?;
@@ -159,9 +145,7 @@ impl Printer {
             return true;
         };
         run.exit.is_some()
-            || run
-                .shim
-                .is_some_and(|shim| !ostler_supervise::is_alive(&shim.identity()))
+            || run.shim.is_some_and(|shim| !ostler_supervise::is_alive(&shim.identity()))
     }
 }
 

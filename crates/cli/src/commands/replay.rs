@@ -38,18 +38,12 @@ struct ReplayedFailure {
 
 pub(crate) fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let unreadable = |error: std::io::Error| {
-        Failure::new(
-            Code::Failed,
-            format!("{} cannot be read as a run directory", args.dir),
-        )
-        .because(error)
+        Failure::new(Code::Failed, format!("{} cannot be read as a run directory", args.dir))
+            .because(error)
     };
     let run = rundir::read_run(&args.dir).map_err(unreadable)?;
     let agent = ostler_agents::find(&run.record.agent).ok_or_else(|| {
-        Failure::new(
-            Code::Failed,
-            format!("this Ostler knows no agent `{}`", run.record.agent),
-        )
+        Failure::new(Code::Failed, format!("this Ostler knows no agent `{}`", run.record.agent))
     })?;
     let mut reader = agent.reader();
     let mut output_log = OutputReader::open(&args.dir, 0).map_err(unreadable)?;
@@ -101,10 +95,7 @@ pub(crate) fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
 }
 
 fn show(events: &mut Vec<AgentEvent>, json: bool) -> Result<(), Failure> {
-    for line in events
-        .drain(..)
-        .filter_map(ostler_host::runner::display_line)
-    {
+    for line in events.drain(..).filter_map(ostler_host::runner::display_line) {
         let line = ostler_host::redact::line(&line);
         if json {
             output::json_line(&serde_json::json!({"type": "output", "line": line}))?;
@@ -122,9 +113,7 @@ fn tell(replayed: &Replayed, json: bool) -> Result<(), Failure> {
     let why = replayed
         .failure
         .as_ref()
-        .map_or_else(String::new, |failure| {
-            format!(": {}", output::safe(&failure.message))
-        });
+        .map_or_else(String::new, |failure| format!(": {}", output::safe(&failure.message)));
     output::note(&format!(
         "{} {}#{}: {}{why}",
         replayed.agent,

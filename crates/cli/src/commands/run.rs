@@ -33,17 +33,11 @@ fn submission(context: &Context, args: &RunArgs) -> Result<Submit, Failure> {
     let agent = agent_of(args)?;
     let is_command = agent.as_deref() == Some("command");
     let cwd = args.cwd.canonicalize_utf8().map_err(|error| {
-        Failure::new(
-            Code::Usage,
-            format!("the directory {} cannot be used", args.cwd),
-        )
-        .because(error)
+        Failure::new(Code::Usage, format!("the directory {} cannot be used", args.cwd))
+            .because(error)
     })?;
     if !cwd.is_dir() {
-        return Err(Failure::new(
-            Code::Usage,
-            format!("{cwd} is not a directory"),
-        ));
+        return Err(Failure::new(Code::Usage, format!("{cwd} is not a directory")));
     }
     let provider = provider(args, agent.as_deref())?;
     Ok(Submit {
@@ -74,10 +68,7 @@ fn agent_of(args: &RunArgs) -> Result<Option<String>, Failure> {
         return Ok((!args.program.is_empty()).then(|| "command".to_owned()));
     };
     let agent = ostler_agents::find(name).ok_or_else(|| {
-        let known: Vec<_> = ostler_agents::REGISTRY
-            .iter()
-            .map(|agent| agent.id())
-            .collect();
+        let known: Vec<_> = ostler_agents::REGISTRY.iter().map(|agent| agent.id()).collect();
         Failure::new(Code::Usage, format!("agent `{name}` is unknown"))
             .hint(format!("known agents: {}", known.join(", ")))
     })?;
@@ -85,11 +76,10 @@ fn agent_of(args: &RunArgs) -> Result<Option<String>, Failure> {
         ("command", true) => Err(Failure::new(Code::Usage, "there is no program to run")
             .hint("write it after `--`: ostler run -a command -- make test")),
         ("command", false) | (_, true) => Ok(Some(agent.id().to_owned())),
-        (id, false) => Err(Failure::new(
-            Code::Usage,
-            format!("agent `{id}` takes a prompt, not a program"),
-        )
-        .hint("use `-a command` to run a program")),
+        (id, false) => {
+            Err(Failure::new(Code::Usage, format!("agent `{id}` takes a prompt, not a program"))
+                .hint("use `-a command` to run a program"))
+        }
     }
 }
 
@@ -99,11 +89,10 @@ fn provider(args: &RunArgs, agent: Option<&str>) -> Result<Option<String>, Failu
         (Some(provider), _, _) => Ok(Some(provider.clone())),
         (None, None, _) => Ok(None),
         (None, Some(_), Some("claude_code")) => Ok(Some("anthropic".to_owned())),
-        (None, Some(_), _) => Err(Failure::new(
-            Code::Usage,
-            "a model needs its agent or its provider",
-        )
-        .hint("add `-a claude`, or `--provider NAME`")),
+        (None, Some(_), _) => {
+            Err(Failure::new(Code::Usage, "a model needs its agent or its provider")
+                .hint("add `-a claude`, or `--provider NAME`"))
+        }
     }
 }
 
@@ -136,25 +125,14 @@ fn read_piped() -> Result<String, Failure> {
         use rustix::fs::FileType;
         matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile)
     });
-    if is_input {
-        read_stdin()
-    } else {
-        Ok(String::new())
-    }
+    if is_input { read_stdin() } else { Ok(String::new()) }
 }
 
 fn read_stdin() -> Result<String, Failure> {
     let mut bytes = Vec::new();
-    std::io::stdin()
-        .take(PROMPT_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| {
-            Failure::new(
-                Code::Usage,
-                "the prompt could not be read from standard input",
-            )
-            .because(error)
-        })?;
+    std::io::stdin().take(PROMPT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| {
+        Failure::new(Code::Usage, "the prompt could not be read from standard input").because(error)
+    })?;
     if bytes.len() as u64 > PROMPT_BYTES_MAX {
         return Err(Failure::new(
             Code::Usage,
@@ -212,25 +190,19 @@ async fn run(context: &Context, args: &RunArgs, submit: Submit) -> Result<ExitCo
 fn refused(args: &RunArgs, text: String) -> Failure {
     let failure = Failure::new(Code::Refused, text);
     match &args.id {
-        Some(id) => failure.hint(format!(
-            "look at it with `ostler task show {id}`, or choose another --id"
-        )),
+        Some(id) => {
+            failure.hint(format!("look at it with `ostler task show {id}`, or choose another --id"))
+        }
         None => failure,
     }
 }
 
 fn detached(args: &RunArgs, task: &Task) -> Result<ExitCode, Failure> {
     if args.json {
-        output::json_line(&TaskLine {
-            r#type: "task",
-            task,
-        })?;
+        output::json_line(&TaskLine { r#type: "task", task })?;
     } else {
         output::line(&task.task_id)?;
-        output::note(&format!(
-            "look in with `ostler task logs -f {}`",
-            task.task_id
-        ));
+        output::note(&format!("look in with `ostler task logs -f {}`", task.task_id));
     }
     Ok(Code::Success.into())
 }
@@ -323,10 +295,7 @@ impl Follow<'_> {
         if self.json {
             output::json_line(&TaskLine {
                 r#type: "task",
-                task: &Task {
-                    log_tail: Vec::new(),
-                    ..task.clone()
-                },
+                task: &Task { log_tail: Vec::new(), ..task.clone() },
             })?;
         } else if task.status == TaskStatus::Queued && !self.told_waiting {
             self.told_waiting = true;
@@ -341,16 +310,9 @@ impl Follow<'_> {
         let id = TaskId::new(&task.task_id).map_err(|error| {
             Failure::new(Code::Bug, "the daemon's task id is none").because(error)
         })?;
-        let dir = self.context.paths.run_dir(&RunId {
-            task: id,
-            attempt: task.attempt,
-        });
+        let dir = self.context.paths.run_dir(&RunId { task: id, attempt: task.attempt });
         if dir.join("run.json").exists() {
-            let form = if self.json {
-                Form::Json
-            } else {
-                Form::Readable
-            };
+            let form = if self.json { Form::Json } else { Form::Readable };
             self.printer = Some(Printer::open(&dir, form)?);
         }
         Ok(())

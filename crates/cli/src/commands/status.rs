@@ -34,10 +34,7 @@ pub(crate) fn perform(context: &Context, json: JsonFlag) -> Result<ExitCode, Fai
     block_on(async {
         let connected = daemon_client::connect_for_commands(context).await;
         let (daemon, tasks) = match connected {
-            Ok(client) => (
-                "running",
-                client.list().await.map_err(daemon_client::failure)?.tasks,
-            ),
+            Ok(client) => ("running", client.list().await.map_err(daemon_client::failure)?.tasks),
             Err(_) => ("stopped", offline::live_tasks(context)?),
         };
         let socket = context.paths.socket();
@@ -54,18 +51,10 @@ pub(crate) fn perform(context: &Context, json: JsonFlag) -> Result<ExitCode, Fai
             running: with(TaskStatus::Running),
             queued: with(TaskStatus::Queued),
             settled: tasks.iter().filter(|task| task.status.is_settled()).count(),
-            attention: tasks
-                .iter()
-                .filter_map(|task| attention(context, task))
-                .collect(),
+            attention: tasks.iter().filter_map(|task| attention(context, task)).collect(),
         };
         show(&status, json)?;
-        Ok(if daemon == "running" {
-            Code::Success
-        } else {
-            Code::Unreachable
-        }
-        .into())
+        Ok(if daemon == "running" { Code::Success } else { Code::Unreachable }.into())
     })
 }
 
@@ -74,13 +63,8 @@ fn attention<'a>(context: &Context, task: &'a Task) -> Option<Attention<'a>> {
     if task.failure.as_ref()?.class != FailureClass::KillFailed {
         return None;
     }
-    let run = RunId {
-        task: TaskId::new(&task.task_id).ok()?,
-        attempt: task.attempt,
-    };
-    let exit = rundir::read_exit(&context.paths.run_dir(&run))
-        .ok()
-        .flatten();
+    let run = RunId { task: TaskId::new(&task.task_id).ok()?, attempt: task.attempt };
+    let exit = rundir::read_exit(&context.paths.run_dir(&run)).ok().flatten();
     if exit.as_ref().is_some_and(|exit| exit.empty) {
         return None;
     }
@@ -95,11 +79,7 @@ fn attention<'a>(context: &Context, task: &'a Task) -> Option<Attention<'a>> {
     } else {
         format!("still there: {}", left.join(", "))
     };
-    Some(Attention {
-        task_id: &task.task_id,
-        what: "kill_failed",
-        message,
-    })
+    Some(Attention { task_id: &task.task_id, what: "kill_failed", message })
 }
 
 fn show(status: &Status<'_>, json: JsonFlag) -> Result<(), Failure> {

@@ -18,13 +18,7 @@ pub(crate) fn perform(context: &Context, command: TaskCommand) -> Result<ExitCod
     match command {
         TaskCommand::List { all, json } => block_on(list(context, all, json)),
         TaskCommand::Show { task, json } => block_on(show(context, &task, json)),
-        TaskCommand::Logs {
-            task,
-            follow,
-            attempt,
-            raw,
-            json,
-        } => {
+        TaskCommand::Logs { task, follow, attempt, raw, json } => {
             let form = match (raw, json) {
                 (true, _) => Form::Raw,
                 (false, true) => Form::Json,
@@ -34,26 +28,17 @@ pub(crate) fn perform(context: &Context, command: TaskCommand) -> Result<ExitCod
         }
         TaskCommand::Cancel { task, json } => block_on(async {
             let client = daemon_client::connect_for_commands(context).await?;
-            let id = resolve(
-                &client.list().await.map_err(daemon_client::failure)?.tasks,
-                &task,
-            )?;
+            let id = resolve(&client.list().await.map_err(daemon_client::failure)?.tasks, &task)?;
             changed(client.cancel(&id).await, json, "cancelled")
         }),
         TaskCommand::Retry { task, json } => block_on(async {
             let client = daemon_client::connect_for_commands(context).await?;
-            let id = resolve(
-                &client.list().await.map_err(daemon_client::failure)?.tasks,
-                &task,
-            )?;
+            let id = resolve(&client.list().await.map_err(daemon_client::failure)?.tasks, &task)?;
             changed(client.retry(&id).await, json, "queued again")
         }),
         TaskCommand::Limit { limit, json } => block_on(async {
             let client = daemon_client::connect_for_commands(context).await?;
-            let result = client
-                .set_limit(limit)
-                .await
-                .map_err(daemon_client::failure)?;
+            let result = client.set_limit(limit).await.map_err(daemon_client::failure)?;
             if json.json {
                 output::json_pretty(&result)?;
             } else {
@@ -95,11 +80,7 @@ async fn live_tasks(context: &Context) -> Result<Vec<Task>, Failure> {
 }
 
 async fn list(context: &Context, all: bool, json: JsonFlag) -> Result<ExitCode, Failure> {
-    let mut tasks = if all {
-        offline::archived_tasks(context)?
-    } else {
-        Vec::new()
-    };
+    let mut tasks = if all { offline::archived_tasks(context)? } else { Vec::new() };
     let live = live_tasks(context).await?;
     tasks.retain(|archived| !live.iter().any(|task| task.task_id == archived.task_id));
     tasks.extend(live);
@@ -115,12 +96,8 @@ async fn list(context: &Context, all: bool, json: JsonFlag) -> Result<ExitCode, 
 
 fn table(tasks: &[Task]) -> Result<(), Failure> {
     let width = output::width();
-    let id_width = tasks
-        .iter()
-        .map(|task| task.task_id.chars().count())
-        .max()
-        .unwrap_or(4)
-        .clamp(4, 32);
+    let id_width =
+        tasks.iter().map(|task| task.task_id.chars().count()).max().unwrap_or(4).clamp(4, 32);
     let now = ostler_host::clock::to_rfc3339(ostler_core::clock::Timestamp::from_micros(
         jiff::Timestamp::now().as_microsecond(),
     ));
@@ -144,10 +121,7 @@ fn table(tasks: &[Task]) -> Result<(), Failure> {
             .unwrap_or("");
         let summary = output::summary(task);
         let what = if summary.is_empty() {
-            task.log_tail
-                .last()
-                .map(|line| output::safe(line).into_owned())
-                .unwrap_or_default()
+            task.log_tail.last().map(|line| output::safe(line).into_owned()).unwrap_or_default()
         } else {
             summary
         };
@@ -167,16 +141,11 @@ fn resolve(tasks: &[Task], name: &str) -> Result<String, Failure> {
     if tasks.iter().any(|task| task.task_id == name) {
         return Ok(name.to_owned());
     }
-    let found: Vec<_> = tasks
-        .iter()
-        .filter(|task| task.task_id.starts_with(name))
-        .collect();
+    let found: Vec<_> = tasks.iter().filter(|task| task.task_id.starts_with(name)).collect();
     match found.as_slice() {
         [task] => Ok(task.task_id.clone()),
-        [] => Err(
-            Failure::new(Code::Refused, format!("no task is called `{name}`"))
-                .hint("`ostler task list --all` shows every task"),
-        ),
+        [] => Err(Failure::new(Code::Refused, format!("no task is called `{name}`"))
+            .hint("`ostler task list --all` shows every task")),
         several => Err(Failure::new(
             Code::Usage,
             format!("`{name}` is the beginning of {} task ids", several.len()),
@@ -211,28 +180,18 @@ async fn show(context: &Context, name: &str, json: JsonFlag) -> Result<ExitCode,
     let mut rows = vec![
         ("task", output::safe(&task.task_id).into_owned()),
         ("status", format!("{colour}{word}{}", output::PLAIN)),
-        (
-            "directory",
-            output::safe(&task.working_directory).into_owned(),
-        ),
+        ("directory", output::safe(&task.working_directory).into_owned()),
         ("attempt", task.attempt.to_string()),
         ("changed", task.updated_at.clone()),
     ];
-    let text = |value: &Option<String>| {
-        value
-            .as_deref()
-            .map(|value| output::safe(value).into_owned())
-    };
+    let text =
+        |value: &Option<String>| value.as_deref().map(|value| output::safe(value).into_owned());
     let optional = [
         ("agent", text(&task.agent)),
         ("session", text(&task.session_id)),
         ("model", text(&task.model)),
     ];
-    rows.extend(
-        optional
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
+    rows.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
     if let Some(failure) = &task.failure {
         rows.push(("failure", output::safe(&failure.message).into_owned()));
     }
@@ -246,11 +205,7 @@ async fn show(context: &Context, name: &str, json: JsonFlag) -> Result<ExitCode,
         output::line("")?;
     }
     const SHOWN_LINES: usize = 20;
-    for line in task
-        .log_tail
-        .iter()
-        .skip(task.log_tail.len().saturating_sub(SHOWN_LINES))
-    {
+    for line in task.log_tail.iter().skip(task.log_tail.len().saturating_sub(SHOWN_LINES)) {
         output::line(&output::safe(line))?;
     }
     Ok(Code::Success.into())
@@ -259,10 +214,7 @@ async fn show(context: &Context, name: &str, json: JsonFlag) -> Result<ExitCode,
 fn receipt_rows(receipt: &ostler_proto::framed::Receipt, rows: &mut Vec<(&'static str, String)>) {
     use ostler_proto::framed::{Exit, Proof};
     let version = receipt.agent_version.as_deref().unwrap_or("");
-    rows.push((
-        "ran",
-        format!("{} {version}", receipt.agent).trim_end().to_owned(),
-    ));
+    rows.push(("ran", format!("{} {version}", receipt.agent).trim_end().to_owned()));
     rows.push((
         "verdict",
         serde_json::to_value(receipt.verdict)
@@ -287,10 +239,7 @@ fn receipt_rows(receipt: &ostler_proto::framed::Receipt, rows: &mut Vec<(&'stati
     if let Some(git) = &receipt.git {
         rows.push((
             "changed",
-            format!(
-                "{} files, +{} −{}",
-                git.changed_files, git.insertions, git.deletions
-            ),
+            format!("{} files, +{} −{}", git.changed_files, git.insertions, git.deletions),
         ));
     }
     if let Some(cost) = receipt.cost_micros {
@@ -299,30 +248,18 @@ fn receipt_rows(receipt: &ostler_proto::framed::Receipt, rows: &mut Vec<(&'stati
     for killed in &receipt.killed {
         rows.push((
             "killed",
-            format!(
-                "{} (pid {}, after {})",
-                output::safe(&killed.argv0),
-                killed.pid,
-                killed.after
-            ),
+            format!("{} (pid {}, after {})", output::safe(&killed.argv0), killed.pid, killed.after),
         ));
     }
     for kept in &receipt.kept {
-        rows.push((
-            "still runs",
-            format!("{} (pid {})", output::safe(&kept.argv0), kept.pid),
-        ));
+        rows.push(("still runs", format!("{} (pid {})", output::safe(&kept.argv0), kept.pid)));
     }
     rows.push((
         "output",
         format!(
             "{} bytes{}",
             receipt.output_bytes,
-            if receipt.truncated {
-                ", not all kept"
-            } else {
-                ""
-            }
+            if receipt.truncated { ", not all kept" } else { "" }
         ),
     ));
 }
@@ -335,24 +272,16 @@ async fn print_logs(
     follow: bool,
 ) -> Result<ExitCode, Failure> {
     let id = match offline::newest_attempt(context, name) {
-        Some(last) => RunId {
-            task: task_id(name)?,
-            attempt: attempt.unwrap_or(last),
-        },
+        Some(last) => RunId { task: task_id(name)?, attempt: attempt.unwrap_or(last) },
         None => {
             let task = find(context, name).await?;
-            RunId {
-                task: task_id(&task.task_id)?,
-                attempt: attempt.unwrap_or(task.attempt),
-            }
+            RunId { task: task_id(&task.task_id)?, attempt: attempt.unwrap_or(task.attempt) }
         }
     };
     let dir = context.paths.run_dir(&id);
     if !dir.join("run.json").exists() {
-        return Err(
-            Failure::new(Code::Refused, format!("there is no output of {id}"))
-                .hint("it has not started yet, or its output is no longer kept"),
-        );
+        return Err(Failure::new(Code::Refused, format!("there is no output of {id}"))
+            .hint("it has not started yet, or its output is no longer kept"));
     }
     logs::print(&dir, form, follow).await?;
     Ok(Code::Success.into())
@@ -360,10 +289,6 @@ async fn print_logs(
 
 fn task_id(text: &str) -> Result<TaskId, Failure> {
     TaskId::new(text).map_err(|error| {
-        Failure::new(
-            Code::Usage,
-            format!("`{}` is no task id", output::safe(text)),
-        )
-        .because(error)
+        Failure::new(Code::Usage, format!("`{}` is no task id", output::safe(text))).because(error)
     })
 }

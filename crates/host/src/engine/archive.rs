@@ -16,13 +16,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::record;
-
-/// What the archive keeps.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ArchiveBounds {
-    pub(crate) tasks_max: u64,
-    pub(crate) age_days_max: u32,
-}
+use crate::settings::ArchiveBounds;
 
 /// The first half of an id's hash: enough to tell 100,000 ids apart, and small.
 type Key = u128;
@@ -49,10 +43,7 @@ impl ArchiveIndex {
 
 fn key(id: &str) -> Key {
     let digest = Sha256::digest(id.as_bytes());
-    digest
-        .iter()
-        .take(size_of::<Key>())
-        .fold(0, |key, byte| key << 8 | Key::from(*byte))
+    digest.iter().take(size_of::<Key>()).fold(0, |key, byte| key << 8 | Key::from(*byte))
 }
 
 /// One task on its way into the archive.
@@ -105,32 +96,22 @@ impl Archive {
                     let updated_at = record::parse_timestamp(&indexed.task.updated_at)?;
                     places.insert(
                         key(&indexed.task.task_id),
-                        Place {
-                            sequence: entry.sequence,
-                            updated_at,
-                        },
+                        Place { sequence: entry.sequence, updated_at },
                     );
                     Ok(())
                 }
             };
             Journal::open(RealDisk::new(), dir, options, &mut visit)?
         };
-        Ok(Self {
-            journal: opened.journal,
-            index,
-            bounds,
-            unsynced: false,
-        })
+        Ok(Self { journal: opened.journal, index, bounds, unsynced: false })
     }
 
     /// Writes tasks that leave the live set; [`Archive::sync`] makes them durable. One that is there
     /// already (recovery repeats) is skipped.
     pub(crate) fn write(&mut self, leaving: &[Leaving]) -> Result<(), ostler_journal::AppendError> {
         let mut index = self.index.lock();
-        let fresh: Vec<_> = leaving
-            .iter()
-            .filter(|task| !index.contains_key(&key(task.id.as_str())))
-            .collect();
+        let fresh: Vec<_> =
+            leaving.iter().filter(|task| !index.contains_key(&key(task.id.as_str()))).collect();
         if fresh.is_empty() {
             return Ok(());
         }
@@ -139,13 +120,7 @@ impl Archive {
         self.journal.write(&payloads)?;
         self.unsynced = true;
         for (sequence, task) in (first..).zip(fresh) {
-            index.insert(
-                key(task.id.as_str()),
-                Place {
-                    sequence,
-                    updated_at: task.updated_at,
-                },
-            );
+            index.insert(key(task.id.as_str()), Place { sequence, updated_at: task.updated_at });
         }
         Ok(())
     }
@@ -163,13 +138,12 @@ impl Archive {
 
     fn trim(&mut self, now: Timestamp) {
         const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
-        let oldest = now.as_micros() - i64::from(self.bounds.age_days_max) * DAY_MICROS;
+        let oldest = now.as_micros().saturating_sub(
+            i64::try_from(self.bounds.days_max).unwrap_or(i64::MAX).saturating_mul(DAY_MICROS),
+        );
         let by_count = (self.journal.last_sequence() + 1).saturating_sub(self.bounds.tasks_max);
-        let Some(end_of_first) = self
-            .journal
-            .segments()
-            .first()
-            .map(|segment| segment.last_sequence)
+        let Some(end_of_first) =
+            self.journal.segments().first().map(|segment| segment.last_sequence)
         else {
             return;
         };
@@ -187,11 +161,7 @@ impl Archive {
             tracing::warn!(%error, "old archive segments could not be removed");
             return;
         }
-        let first = self
-            .journal
-            .segments()
-            .first()
-            .map_or(0, |segment| segment.first_sequence);
+        let first = self.journal.segments().first().map_or(0, |segment| segment.first_sequence);
         index.retain(|_, place| place.sequence >= first);
     }
 }

@@ -101,11 +101,7 @@ impl Pending {
         let updated_at = task.updated_at;
         let mut record = Vec::new();
         record::encode_task(&mut record, &Published { task, tail }, true, &[]);
-        self.records.leaving.push(super::archive::Leaving {
-            id: id.clone(),
-            updated_at,
-            record,
-        });
+        self.records.leaving.push(super::archive::Leaving { id: id.clone(), updated_at, record });
         self.publications.push(Publication::Gone(id.clone()));
         self.gone.push(id);
     }
@@ -122,8 +118,7 @@ impl Pending {
         } else {
             None
         };
-        self.publications
-            .push(Publication::Task { published, frame });
+        self.publications.push(Publication::Task { published, frame });
     }
 
     pub(super) fn limit(&mut self, limit: u8) {

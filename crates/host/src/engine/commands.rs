@@ -26,11 +26,7 @@ pub(crate) enum CommandReply {
     /// `list`.
     List(Vec<Published>),
     /// `submit`, `cancel`, `retry`: the wire's word for what happened, and the task.
-    Task {
-        state: framed::TaskState,
-        task: Box<task::Task>,
-        tail: Option<SharedTail>,
-    },
+    Task { state: framed::TaskState, task: Box<task::Task>, tail: Option<SharedTail> },
     /// `set_limit`.
     Limit(u8),
 }
@@ -87,18 +83,11 @@ impl EngineHandle {
         feed: Arc<Feed>,
         shutdown: oneshot::Sender<()>,
     ) -> Self {
-        Self {
-            commands,
-            feed,
-            shutdown: Some(shutdown),
-        }
+        Self { commands, feed, shutdown: Some(shutdown) }
     }
 
     pub(crate) fn client(&self) -> EngineClient {
-        EngineClient {
-            commands: self.commands.clone(),
-            feed: Arc::clone(&self.feed),
-        }
+        EngineClient { commands: self.commands.clone(), feed: Arc::clone(&self.feed) }
     }
 
     /// Asks the engine to end: no admission, runs ended, everything flushed. Its `run` returns then.
@@ -131,20 +120,12 @@ impl Engine {
             if !request.gone.load(Ordering::Relaxed) {
                 self.take_command(request);
             }
-            next = if self.pending.takes_more() {
-                self.commands.try_recv().ok()
-            } else {
-                None
-            };
+            next = if self.pending.takes_more() { self.commands.try_recv().ok() } else { None };
         }
     }
 
     fn take_command(&mut self, request: CommandRequest) {
-        let CommandRequest {
-            command,
-            reply,
-            gone,
-        } = request;
+        let CommandRequest { command, reply, gone } = request;
         if let Some(error) = &self.failed
             && !matches!(command, Command::List)
         {
@@ -155,19 +136,15 @@ impl Engine {
         match command {
             Command::List => self.pending.list(reply),
             command @ (Command::Submit(_) | Command::Retry { .. }) if !self.admits(&command) => {
-                self.hold(CommandRequest {
-                    command,
-                    reply,
-                    gone,
-                });
+                self.hold(CommandRequest { command, reply, gone });
             }
             Command::Submit(submit) => self.submit(submit, reply),
-            Command::Cancel { task_id } => self.on_task(&task_id, reply, |request, task| {
-                Input::Cancel { request, task }
-            }),
-            Command::Retry { task_id } => self.on_task(&task_id, reply, |request, task| {
-                Input::Retry { request, task }
-            }),
+            Command::Cancel { task_id } => {
+                self.on_task(&task_id, reply, |request, task| Input::Cancel { request, task })
+            }
+            Command::Retry { task_id } => {
+                self.on_task(&task_id, reply, |request, task| Input::Retry { request, task })
+            }
             Command::SetLimit { limit } => {
                 let request = self.register(reply);
                 self.step(Input::SetLimit { request, limit });
@@ -213,11 +190,7 @@ impl Engine {
             self.inputs.insert(id.clone(), Arc::new(input));
         }
         let request = self.register(reply);
-        self.step(Input::Submit {
-            request,
-            spec,
-            known_elsewhere,
-        });
+        self.step(Input::Submit { request, spec, known_elsewhere });
         if new && self.state.get(&id).is_none() {
             self.inputs.remove(&id);
         }
@@ -247,16 +220,8 @@ impl Engine {
     }
 
     fn task_reply(&self, state: framed::TaskState, task: task::Task) -> CommandReply {
-        let tail = if task.status.is_settled() {
-            self.feed_tail(&task)
-        } else {
-            None
-        };
-        CommandReply::Task {
-            state,
-            task: Box::new(task),
-            tail,
-        }
+        let tail = if task.status.is_settled() { self.feed_tail(&task) } else { None };
+        CommandReply::Task { state, task: Box::new(task), tail }
     }
 
     pub(super) fn refuse(&mut self, request: u64, error: &str) {
@@ -283,7 +248,7 @@ impl Engine {
     /// An admission waits for the answer to one question: the archive's index, or whether the disk
     /// has room. As many wait as may queue.
     fn hold(&mut self, request: CommandRequest) {
-        if self.held.len() >= super::COMMAND_QUEUE_MAX {
+        if self.held.len() >= self.command_queue_max {
             return request.reply.send(Err(QUEUE_FULL.to_owned()));
         }
         self.held.push_back(request);
@@ -348,14 +313,7 @@ fn split(submit: framed::Submit) -> Result<(TaskSpec, TaskInput), String> {
         timeout: submit.timeout_seconds.map(std::time::Duration::from_secs),
         budget_micros: submit.budget_micros,
     };
-    Ok((
-        spec,
-        TaskInput {
-            prompt: submit.prompt,
-            argv: submit.argv,
-            env: submit.env,
-        },
-    ))
+    Ok((spec, TaskInput { prompt: submit.prompt, argv: submit.argv, env: submit.env }))
 }
 
 fn permissions(wire: framed::Permissions) -> Permissions {

@@ -18,6 +18,7 @@ use ostler_core::task::Task;
 use tokio::sync::watch;
 
 use super::record;
+use crate::settings::FeedBounds;
 use crate::tail::Tail;
 
 /// A tail that the engine fills while clients read it.
@@ -28,17 +29,6 @@ pub(crate) type SharedTail = Arc<Mutex<Tail>>;
 pub(crate) struct Published {
     pub(crate) task: Task,
     pub(crate) tail: Option<SharedTail>,
-}
-
-/// Bounds of what is kept for replay.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FeedBounds {
-    /// Events that a cursor may lie back.
-    pub(crate) events_max: u64,
-    /// Their bytes.
-    pub(crate) events_bytes_max: usize,
-    /// Bytes kept beyond that for clients that are connected and behind.
-    pub(crate) backlog_bytes_max: usize,
 }
 
 /// Events that follow one another, kept together.
@@ -130,30 +120,17 @@ pub(crate) struct FellBehind;
 #[derive(Debug)]
 pub(crate) enum Publication {
     /// A task changed.
-    Task {
-        published: Published,
-        frame: Option<std::ops::Range<usize>>,
-    },
+    Task { published: Published, frame: Option<std::ops::Range<usize>> },
     /// The scheduler's limit changed.
-    Limit {
-        limit: u8,
-        frame: std::ops::Range<usize>,
-    },
+    Limit { limit: u8, frame: std::ops::Range<usize> },
     /// A task left the live set; no event of its own.
     Gone(TaskId),
 }
 
 impl Feed {
     pub(crate) fn new(bounds: FeedBounds, limit: u8) -> Self {
-        let state = State {
-            limit,
-            ..State::default()
-        };
-        Self {
-            state: Mutex::new(state),
-            bounds,
-            newest: watch::Sender::new(0),
-        }
+        let state = State { limit, ..State::default() };
+        Self { state: Mutex::new(state), bounds, newest: watch::Sender::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -175,10 +152,7 @@ impl Feed {
         state.limit = limit;
         state.last = last;
         for (first, record) in records {
-            state.push(Stretch {
-                first,
-                chunk: Chunk::Stored(record),
-            });
+            state.push(Stretch { first, chunk: Chunk::Stored(record) });
         }
         state.trim(&self.bounds);
         drop(state);
@@ -228,24 +202,11 @@ impl Feed {
             .filter(|after| *after <= last && *after + 1 >= state.resumable_from(&self.bounds));
         let (opening, next) = match replayable {
             Some(after) => (Opening::Replay { last }, after + 1),
-            None => (
-                Opening::Snapshot {
-                    last,
-                    tasks: state.tasks_in_order(),
-                },
-                last + 1,
-            ),
+            None => (Opening::Snapshot { last, tasks: state.tasks_in_order() }, last + 1),
         };
         *state.cursors.entry(next).or_default() += 1;
         drop(state);
-        (
-            opening,
-            Cursor {
-                feed: Arc::clone(self),
-                next,
-                newest: self.newest.subscribe(),
-            },
-        )
+        (opening, Cursor { feed: Arc::clone(self), next, newest: self.newest.subscribe() })
     }
 
     /// The newest durable sequence.
@@ -263,11 +224,7 @@ impl Feed {
     pub(crate) fn tail_of(&self, run: &RunId) -> Option<SharedTail> {
         let state = self.lock();
         let published = state.tasks.get(&run.task)?;
-        if published.task.attempt == run.attempt {
-            published.tail.clone()
-        } else {
-            None
-        }
+        if published.task.attempt == run.attempt { published.tail.clone() } else { None }
     }
 
     fn read(&self, next: u64, bytes_max: usize) -> Result<Vec<Piece>, FellBehind> {
@@ -275,9 +232,7 @@ impl Feed {
         if next > state.last {
             return Ok(Vec::new());
         }
-        let index = state
-            .stretches
-            .partition_point(|stretch| stretch.end() <= next);
+        let index = state.stretches.partition_point(|stretch| stretch.end() <= next);
         match state.stretches.get(index) {
             Some(stretch) if stretch.first <= next => {}
             _ => return Err(FellBehind),
@@ -312,24 +267,15 @@ impl Feed {
 impl Stretch {
     fn piece_from(&self, next: u64) -> Piece {
         match &self.chunk {
-            Chunk::Lazy(task) => Piece::Event {
-                sequence: self.first,
-                task: task.clone(),
-            },
-            Chunk::Stored(record) => Piece::Stored {
-                sequence: self.first,
-                record: record.clone(),
-            },
+            Chunk::Lazy(task) => Piece::Event { sequence: self.first, task: task.clone() },
+            Chunk::Stored(record) => Piece::Stored { sequence: self.first, record: record.clone() },
             Chunk::Frames { ends, bytes } => {
                 let skip = usize::try_from(next.saturating_sub(self.first)).unwrap_or(usize::MAX);
                 let start = match skip.checked_sub(1) {
                     None => 0,
                     Some(before) => ends.get(before).map_or(bytes.len(), |end| *end as usize),
                 };
-                Piece::Frames {
-                    bytes: bytes.slice(start..),
-                    last: self.end() - 1,
-                }
+                Piece::Frames { bytes: bytes.slice(start..), last: self.end() - 1 }
             }
         }
     }
@@ -375,8 +321,7 @@ impl FrameRun {
             self.first = sequence;
         }
         self.end = frame.end;
-        self.ends
-            .push(u32::try_from(frame.end - self.start).unwrap_or(u32::MAX));
+        self.ends.push(u32::try_from(frame.end - self.start).unwrap_or(u32::MAX));
     }
 
     fn flush(&mut self, state: &mut State, frames: &Bytes) {
@@ -387,10 +332,7 @@ impl FrameRun {
             ends: std::mem::take(&mut self.ends),
             bytes: frames.slice(self.start..self.end),
         };
-        state.push(Stretch {
-            first: self.first,
-            chunk,
-        });
+        state.push(Stretch { first: self.first, chunk });
     }
 }
 
@@ -411,10 +353,7 @@ impl State {
     }
 
     fn tasks_in_order(&self) -> Vec<Published> {
-        self.order
-            .values()
-            .filter_map(|id| self.tasks.get(id).cloned())
-            .collect()
+        self.order.values().filter_map(|id| self.tasks.get(id).cloned()).collect()
     }
 
     fn push(&mut self, stretch: Stretch) {
@@ -424,10 +363,7 @@ impl State {
 
     /// The oldest sequence that a new client may still replay.
     fn resumable_from(&self, bounds: &FeedBounds) -> u64 {
-        let kept = self
-            .stretches
-            .front()
-            .map_or(self.last + 1, |stretch| stretch.first);
+        let kept = self.stretches.front().map_or(self.last + 1, |stretch| stretch.first);
         kept.max((self.last + 1).saturating_sub(bounds.events_max))
     }
 
@@ -440,10 +376,7 @@ impl State {
             let outside = oldest.end() + bounds.events_max <= self.last + 1
                 || self.bytes > bounds.events_bytes_max;
             let read = wanted < oldest.end()
-                && self.bytes
-                    <= bounds
-                        .events_bytes_max
-                        .saturating_add(bounds.backlog_bytes_max);
+                && self.bytes <= bounds.events_bytes_max.saturating_add(bounds.backlog_bytes_max);
             if !outside || read {
                 break;
             }
@@ -499,10 +432,7 @@ pub(crate) fn render_stored(
     if let record::Event::Task { published, .. } = &mut event
         && published.tail.is_none()
     {
-        let run = RunId {
-            task: published.task.spec.id.clone(),
-            attempt: published.task.attempt,
-        };
+        let run = RunId { task: published.task.spec.id.clone(), attempt: published.task.attempt };
         published.tail = feed.tail_of(&run);
     }
     Ok(event)

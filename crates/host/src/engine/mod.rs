@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use ostler_core::clock::Clock;
 use ostler_core::id::{RunId, TaskId};
-use ostler_core::task::{self, Effect, Input, RunEnd, StopReason, TaskState};
+use ostler_core::task::{self, Effect, Input, RunEnd, StopReason, TaskState, TaskStatus};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-pub(crate) use archive::{ArchiveBounds, ArchiveIndex};
+pub(crate) use archive::ArchiveIndex;
 pub(crate) use commands::EngineHandle;
 pub(crate) use commands::{CommandReply, CommandRequest, EngineClient, Reply};
 pub(crate) use recover::{RecoverError, Recovered, recover};
@@ -35,9 +35,6 @@ use batch::Pending;
 use feed::Feed;
 use runs::LiveRuns;
 use store::{Done, Standing, Store};
-
-/// Commands that wait for the engine (runtime.md, "Commands").
-pub(crate) const COMMAND_QUEUE_MAX: usize = 1_024;
 
 /// Words from runners that wait for the engine: two a run and some slack. A runner waits for a place
 /// with its end, and tries again later with its lines.
@@ -95,6 +92,7 @@ pub(crate) struct Engine {
     next_request: u64,
     pending: Pending,
     in_flight: Option<Pending>,
+    command_queue_max: usize,
     /// Admissions that wait for the archive's index or for room on the disk.
     held: VecDeque<CommandRequest>,
     asked_for_room: bool,
@@ -113,7 +111,7 @@ impl Engine {
         runner: Arc<dyn TaskRunner>,
         clock: Arc<dyn Clock>,
     ) -> std::io::Result<(Self, EngineHandle)> {
-        let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE_MAX);
+        let (command_sender, commands) = mpsc::channel(recovered.command_queue_max);
         let (event_sender, events) = mpsc::channel(RUNNER_EVENTS_MAX);
         let (shutdown_sender, shutdown) = oneshot::channel();
         let feed = Arc::new(recovered.feed);
@@ -128,11 +126,12 @@ impl Engine {
             archive: recovered.archive,
             archive_ready: false,
             inputs: HashMap::new(),
-            runs: LiveRuns::new(event_sender),
+            runs: LiveRuns::new(event_sender, recovered.tail),
             requests: HashMap::new(),
             next_request: 0,
             pending,
             in_flight: None,
+            command_queue_max: recovered.command_queue_max,
             held: VecDeque::new(),
             asked_for_room: false,
             failed: None,
@@ -147,7 +146,7 @@ impl Engine {
 
     /// Runs until a shutdown is over. Everything durable is on disk when it returns.
     pub(crate) async fn run(mut self) {
-        self.step(Input::Recover);
+        self.recover();
         while !self.is_finished() {
             self.flush();
             self.turn().await;
@@ -171,28 +170,16 @@ impl Engine {
             biased;
             _ = &mut self.shutdown, if self.stopping_until.is_none() => self.begin_shutdown(),
             done = self.store.done() => self.finish(done),
-            () = sleep_until(deadline) => self.timers(),
+            () = sleep_until(deadline) => self.step(Input::Tick),
             event = self.events.recv() => self.take_events(event),
             command = self.commands.recv(), if takes_commands => self.take_commands(command),
         }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let machine = self
-            .state
-            .next_deadline()
-            .map(|due| Instant::now() + due.since(self.clock.now().boot));
-        [machine, self.runs.next_output(), self.stopping_until]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    fn timers(&mut self) {
-        self.step(Input::Tick);
-        for (run, log_lines) in self.runs.take_due_output(Instant::now()) {
-            self.publish_output(run, log_lines);
-        }
+        let machine =
+            self.state.next_deadline().map(|due| Instant::now() + due.since(self.clock.now().boot));
+        [machine, self.stopping_until].into_iter().flatten().min()
     }
 
     fn begin_shutdown(&mut self) {
@@ -213,22 +200,31 @@ impl Engine {
         }
     }
 
-    fn take_log(&mut self, run: RunId) {
-        if let Some(log_lines) = self.runs.drain(&run, Instant::now()) {
-            self.publish_output(run, log_lines);
-        }
-    }
-
     /// Output alone is worth an event only while there is room for more than the ends.
-    fn publish_output(&mut self, run: RunId, log_lines: u64) {
-        if self.has_room(0) {
+    fn take_log(&mut self, run: RunId) {
+        if let Some(log_lines) = self.runs.drain(&run)
+            && self.has_room(0)
+        {
             self.step(Input::Output { run, log_lines });
         }
     }
 
     fn end_run(&mut self, run: RunId, end: RunEnd) {
-        self.runs.drain(&run, Instant::now());
+        self.runs.drain(&run);
         self.step(Input::Ended { run, end });
+    }
+
+    /// Nothing is run again; what an earlier daemon left is ended, and its last words are kept.
+    fn recover(&mut self) {
+        let running = self.state.iter().filter(|task| task.status == TaskStatus::Running);
+        let left: Vec<_> = running
+            .map(|task| RunId { task: task.spec.id.clone(), attempt: task.attempt })
+            .collect();
+        for run in left {
+            let lines = self.runner.abandoned(&run);
+            self.runs.remember(run, &lines);
+        }
+        self.step(Input::Recover);
     }
 
     /// One step of the machine; its effects join the pending batch.
@@ -258,10 +254,7 @@ impl Engine {
     }
 
     fn feed_tail(&self, task: &task::Task) -> Option<feed::SharedTail> {
-        self.feed.tail_of(&RunId {
-            task: task.spec.id.clone(),
-            attempt: task.attempt,
-        })
+        self.feed.tail_of(&RunId { task: task.spec.id.clone(), attempt: task.attempt })
     }
 
     /// Hands the pending batch to the disk, or performs it at once when it changes nothing.
@@ -367,11 +360,7 @@ impl Engine {
     fn order(&self, run: &RunId) -> Option<RunOrder> {
         let task = self.state.get(&run.task)?;
         let input = self.inputs.get(&run.task)?;
-        Some(RunOrder {
-            run: run.clone(),
-            spec: Arc::clone(&task.spec),
-            input: Arc::clone(input),
-        })
+        Some(RunOrder { run: run.clone(), spec: Arc::clone(&task.spec), input: Arc::clone(input) })
     }
 
     fn prepare(&self, run: &RunId) {

@@ -114,19 +114,14 @@ fn store(published: &Published, with_tail: bool) -> StoredTask {
     let mut wire = convert::task(task);
     if let (true, Some(tail)) = (with_tail, &published.tail) {
         let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
-        wire.log_tail = tail
-            .view_within(task.log_lines, TAIL_JSON_BYTES_MAX)
-            .map(str::to_owned)
-            .collect();
+        wire.log_tail =
+            tail.view_within(task.log_lines, TAIL_JSON_BYTES_MAX).map(str::to_owned).collect();
     }
     StoredTask {
         task: wire,
         order: task.order,
         log_lines: task.log_lines,
-        permissions: task
-            .spec
-            .permissions
-            .map(|permissions| permissions.as_str().to_owned()),
+        permissions: task.spec.permissions.map(|permissions| permissions.as_str().to_owned()),
         timeout_seconds: task.spec.timeout.map(|timeout| timeout.as_secs()),
         budget_micros: task.spec.budget_micros,
         gone: Vec::new(),
@@ -178,20 +173,14 @@ impl Event {
                     .map(|id| TaskId::new(id))
                     .collect::<Result<_, _>>()
                     .map_err(|error| field("gone", error))?;
-                Ok(Self::Task {
-                    published: Box::new(restore(*stored)?),
-                    gone,
-                })
+                Ok(Self::Task { published: Box::new(restore(*stored)?), gone })
             }
         }
     }
 }
 
 fn field(what: &'static str, why: impl ToString) -> RecordError {
-    RecordError::Field {
-        what,
-        why: why.to_string(),
-    }
+    RecordError::Field { what, why: why.to_string() }
 }
 
 fn restore(stored: StoredTask) -> Result<Published, RecordError> {
@@ -234,11 +223,7 @@ fn restore(stored: StoredTask) -> Result<Published, RecordError> {
         outcome: outcome.map(Arc::new),
     };
     let tail = (!wire.log_tail.is_empty()).then(|| {
-        shared_tail(Tail::restore(
-            TailBounds::default(),
-            stored.log_lines,
-            wire.log_tail,
-        ))
+        shared_tail(Tail::restore(TailBounds::default(), stored.log_lines, wire.log_tail))
     });
     Ok(Published { task, tail })
 }
@@ -267,11 +252,7 @@ pub(crate) fn encode_snapshot(
         })
         .collect();
     stored.reverse();
-    serde_json::to_vec(&StoredSnapshot {
-        version: SNAPSHOT_VERSION,
-        limit,
-        tasks: stored,
-    })
+    serde_json::to_vec(&StoredSnapshot { version: SNAPSHOT_VERSION, limit, tasks: stored })
 }
 
 /// Reads a snapshot.
@@ -282,11 +263,7 @@ pub(crate) fn decode_snapshot(bytes: &[u8]) -> Result<SnapshotState, RecordError
     }
     Ok(SnapshotState {
         limit: stored.limit,
-        tasks: stored
-            .tasks
-            .into_iter()
-            .map(restore)
-            .collect::<Result<_, _>>()?,
+        tasks: stored.tasks.into_iter().map(restore).collect::<Result<_, _>>()?,
     })
 }
 

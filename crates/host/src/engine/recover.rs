@@ -13,7 +13,8 @@ use super::archive::{ArchiveIndex, Leaving};
 use super::feed::{Feed, Published};
 use super::record::{self, Event};
 use super::store::{Standing, StoreParts};
-use crate::daemon::Settings;
+use crate::settings::Settings;
+use crate::tail::TailBounds;
 
 /// Why the daemon cannot start from what is on disk. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,8 @@ pub(crate) struct Recovered {
     pub(crate) standing: Standing,
     pub(crate) archive: Arc<ArchiveIndex>,
     pub(crate) frame_bytes_max: usize,
+    pub(crate) command_queue_max: usize,
+    pub(crate) tail: TailBounds,
 }
 
 /// Opens the journal in `settings.runtime_dir` and reads it.
@@ -45,29 +48,21 @@ pub(crate) fn recover(
         ..Fold::default()
     };
     let dir = settings.runtime_dir.join("journal");
-    let opened = Journal::open(
-        RealDisk::new(),
-        &dir,
-        settings.journal.clone(),
-        &mut |visit| fold.visit(visit),
-    )?;
+    let opened = Journal::open(RealDisk::new(), &dir, settings.journal.clone(), &mut |visit| {
+        fold.visit(visit)
+    })?;
     for warning in &opened.warnings {
         tracing::warn!(%warning, "the journal was repaired");
     }
     let journal = opened.journal;
     let last = opened.last_sequence;
-    let standing = Standing {
-        room: journal.room(),
-        since_snapshot: journal.bytes_since_snapshot(),
-    };
+    let standing =
+        Standing { room: journal.room(), since_snapshot: journal.bytes_since_snapshot() };
     let (tasks, leaving) = (fold.in_order(), fold.leaving);
     let state = TaskState::restore(
         settings.tasks,
         fold.limit,
-        tasks
-            .iter()
-            .map(|published| published.task.clone())
-            .collect(),
+        tasks.iter().map(|published| published.task.clone()).collect(),
     );
     let feed = Feed::new(settings.feed, fold.limit);
     feed.restore(tasks, fold.limit, fold.records, last);
@@ -88,6 +83,8 @@ pub(crate) fn recover(
         standing,
         archive,
         frame_bytes_max: settings.wire.frame_bytes_max,
+        command_queue_max: settings.wire.command_queue_max,
+        tail: settings.tail,
     })
 }
 
@@ -150,15 +147,10 @@ impl Fold {
                         let mut record = Vec::new();
                         let updated_at = left.task.updated_at;
                         record::encode_task(&mut record, &left, true, &[]);
-                        self.leaving.push(Leaving {
-                            id,
-                            updated_at,
-                            record,
-                        });
+                        self.leaving.push(Leaving { id, updated_at, record });
                     }
                 }
-                self.tasks
-                    .insert(published.task.spec.id.clone(), *published);
+                self.tasks.insert(published.task.spec.id.clone(), *published);
             }
         }
     }

@@ -1,16 +1,14 @@
-//! The runs that are live: their stop switches, log queues and tails, and when their output is next
-//! worth an event.
+//! The runs that are live: their stop switches, log queues and tails.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use ostler_core::clock::Timestamp;
 use ostler_core::id::RunId;
-use ostler_core::outcome::{Failure, FailureClass, Outcome, Receipt, Verdict};
+use ostler_core::outcome::{Failure, FailureClass, Outcome, Receipt};
 use ostler_core::task::{EndStatus, RunEnd, StopReason, Task, TaskStatus};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::RunnerEvent;
 use super::feed::SharedTail;
@@ -18,31 +16,36 @@ use crate::redact::Input;
 use crate::runner::{LogSink, RunOrder, StopSignal, TaskRunner};
 use crate::tail::{Tail, TailBounds};
 
-/// Output alone makes at most one event in this time, for one task (runtime.md, "Running a task").
-const OUTPUT_EVENT_EVERY: Duration = Duration::from_secs(1);
-
 struct LiveRun {
     sink: LogSink,
     stop: watch::Sender<Option<StopReason>>,
     tail: Option<SharedTail>,
     /// What no line may show.
     hidden: Arc<Input>,
-    last_event: Option<Instant>,
-    due: Option<Instant>,
     work: JoinHandle<()>,
 }
 
 pub(super) struct LiveRuns {
     runs: HashMap<RunId, LiveRun>,
+    /// Tails of runs that were interrupted before this start, until that is told.
+    remembered: HashMap<RunId, SharedTail>,
     events: mpsc::Sender<RunnerEvent>,
+    bounds: Tails,
+}
+
+/// How tails are made.
+#[derive(Clone, Copy)]
+struct Tails(TailBounds);
+
+impl Tails {
+    fn empty(self, hidden: Option<Arc<Input>>) -> SharedTail {
+        Arc::new(Mutex::new(Tail::new(self.0, hidden)))
+    }
 }
 
 impl LiveRuns {
-    pub(super) fn new(events: mpsc::Sender<RunnerEvent>) -> Self {
-        Self {
-            runs: HashMap::new(),
-            events,
-        }
+    pub(super) fn new(events: mpsc::Sender<RunnerEvent>, bounds: TailBounds) -> Self {
+        Self { runs: HashMap::new(), remembered: HashMap::new(), events, bounds: Tails(bounds) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -62,25 +65,9 @@ impl LiveRuns {
         let work = tokio::spawn(async move {
             let end = future.await.unwrap_or_else(|_| runner_failed(agent));
             // The engine is gone only when the daemon ends; nobody is left to tell then.
-            let _ = events
-                .send(RunnerEvent::Ended {
-                    run: id,
-                    end: Box::new(end),
-                })
-                .await;
+            let _ = events.send(RunnerEvent::Ended { run: id, end: Box::new(end) }).await;
         });
-        self.runs.insert(
-            run,
-            LiveRun {
-                sink,
-                stop,
-                tail: None,
-                hidden,
-                last_event: None,
-                due: None,
-                work,
-            },
-        );
+        self.runs.insert(run, LiveRun { sink, stop, tail: None, hidden, work });
     }
 
     pub(super) fn stop(&self, run: &RunId, reason: StopReason) {
@@ -101,20 +88,15 @@ impl LiveRuns {
         }
     }
 
-    /// Moves waiting lines into the run's tail. Gives the tail's position when an event is due now;
-    /// else it becomes due later.
-    pub(super) fn drain(&mut self, run: &RunId, now: Instant) -> Option<u64> {
+    /// Moves waiting lines into the run's tail. Gives the tail's new position, when it has one.
+    pub(super) fn drain(&mut self, run: &RunId) -> Option<u64> {
         let live = self.runs.get_mut(run)?;
         let taken = live.sink.take();
         if taken.lines.is_empty() && !taken.overflowed {
             return None;
         }
-        let tail = live.tail.get_or_insert_with(|| {
-            Arc::new(Mutex::new(Tail::new(
-                TailBounds::default(),
-                Some(Arc::clone(&live.hidden)),
-            )))
-        });
+        let hidden = &live.hidden;
+        let tail = live.tail.get_or_insert_with(|| self.bounds.empty(Some(Arc::clone(hidden))));
         let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
         for line in &taken.lines {
             tail.push(line);
@@ -122,62 +104,35 @@ impl LiveRuns {
         if taken.overflowed {
             tail.mark_dropped();
         }
-        let position = tail.lines_total();
-        drop(tail);
-        match live.last_event {
-            Some(last) if now < last + OUTPUT_EVENT_EVERY => {
-                live.due.get_or_insert(last + OUTPUT_EVENT_EVERY);
-                None
-            }
-            _ => {
-                live.last_event = Some(now);
-                Some(position)
-            }
-        }
+        Some(tail.lines_total())
     }
 
-    pub(super) fn next_output(&self) -> Option<Instant> {
-        self.runs.values().filter_map(|live| live.due).min()
-    }
-
-    /// The runs whose output is due for an event, with the positions of their tails.
-    pub(super) fn take_due_output(&mut self, now: Instant) -> Vec<(RunId, u64)> {
-        let mut due = Vec::new();
-        for (run, live) in &mut self.runs {
-            if live.due.is_some_and(|at| at <= now) {
-                live.due = None;
-                live.last_event = Some(now);
-                if let Some(tail) = &live.tail {
-                    due.push((
-                        run.clone(),
-                        tail.lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .lines_total(),
-                    ));
-                }
-            }
+    /// The last lines of a run that an earlier daemon did not see to its end.
+    pub(super) fn remember(&mut self, run: RunId, lines: &[String]) {
+        if lines.is_empty() {
+            return;
         }
-        due
+        let tail = self.bounds.empty(None);
+        lines
+            .iter()
+            .for_each(|line| tail.lock().unwrap_or_else(PoisonError::into_inner).push(line));
+        self.remembered.insert(run, tail);
     }
 
     /// A changed task as it is shown: with the tail of its run as of now. A settled run leaves; the
     /// reason of a failure is its last line.
     pub(super) fn shown(&mut self, mut task: Task) -> (Task, Option<SharedTail>) {
-        let run = RunId {
-            task: task.spec.id.clone(),
-            attempt: task.attempt,
-        };
+        let run = RunId { task: task.spec.id.clone(), attempt: task.attempt };
         if task.status.is_settled() {
-            let mut tail = self.runs.remove(&run).and_then(|live| live.tail);
+            let live = self.runs.remove(&run).and_then(|live| live.tail);
+            let mut tail = live.or_else(|| self.remembered.remove(&run));
             if let (TaskStatus::Failed, Some(outcome)) = (task.status, &task.outcome)
                 && let Some(failure) = &outcome.failure
             {
-                tail.get_or_insert_with(|| {
-                    Arc::new(Mutex::new(Tail::new(TailBounds::default(), None)))
-                })
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(&failure.message);
+                tail.get_or_insert_with(|| self.bounds.empty(None))
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(&failure.message);
             }
             if let Some(tail) = &tail {
                 let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,35 +161,8 @@ impl LiveRuns {
 }
 
 fn runner_failed(agent: String) -> RunEnd {
-    let receipt = Receipt {
-        agent,
-        agent_version: None,
-        proof: None,
-        statement: None,
-        exit: None,
-        started_at: None,
-        ended_at: ostler_core::clock::Timestamp::default(),
-        session_id: None,
-        git: None,
-        denials: Vec::new(),
-        killed: Vec::new(),
-        kept: Vec::new(),
-        output_bytes: 0,
-        truncated: false,
-        verdict: Verdict::Failed,
-    };
-    let failure = Failure::new(
-        FailureClass::Unknown,
-        "the task runner ended without a result; this is a bug",
-    );
-    RunEnd {
-        status: EndStatus::Failed,
-        outcome: Outcome {
-            failure: Some(failure),
-            receipt,
-            text: None,
-            usage: None,
-            cost_micros: None,
-        },
-    }
+    let receipt = Receipt::unproven(agent, Timestamp::default());
+    let why = "the task runner ended without a result; this is a bug";
+    let outcome = Outcome::failed(Failure::new(FailureClass::Unknown, why), receipt);
+    RunEnd { status: EndStatus::Failed, outcome }
 }

@@ -14,7 +14,8 @@ use ostler_core::clock::Clock;
 use ostler_journal::{Journal, Options, RealDisk};
 use tokio::sync::mpsc;
 
-use super::archive::{Archive, ArchiveBounds, ArchiveIndex, Leaving};
+use super::archive::{Archive, ArchiveIndex, Leaving};
+use crate::settings::ArchiveBounds;
 
 /// Records of one commit, back to back.
 #[derive(Debug, Default)]
@@ -37,10 +38,7 @@ impl Batch {
 
     fn payloads(&self) -> Vec<&[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts
-            .zip(&self.ends)
-            .filter_map(|(start, end)| self.records.get(start..*end))
-            .collect()
+        starts.zip(&self.ends).filter_map(|(start, end)| self.records.get(start..*end)).collect()
     }
 }
 
@@ -103,12 +101,7 @@ impl Store {
         let thread = std::thread::Builder::new()
             .name("journal".into())
             .spawn(move || Worker::run(parts, &inbox, &outbox))?;
-        Ok(Self {
-            jobs: Some(jobs),
-            done,
-            thread: Some(thread),
-            busy: false,
-        })
+        Ok(Self { jobs: Some(jobs), done, thread: Some(thread), busy: false })
     }
 
     /// Whether a job is with the thread.
@@ -130,10 +123,7 @@ impl Store {
 
     fn send(&mut self, job: Job) {
         // One job at a time, so the channel always has a place; a thread that is gone shows in `done`.
-        self.busy = self
-            .jobs
-            .as_ref()
-            .is_some_and(|jobs| jobs.try_send(job).is_ok());
+        self.busy = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
     }
 
     /// The next answer; `None` when the thread is gone. Safe to drop and call again.
@@ -172,20 +162,14 @@ impl Worker {
         )
         .map_err(|error| error.to_string())
         .and_then(|mut archive| {
-            archive
-                .write(&parts.leaving)
-                .map_err(|error| error.to_string())?;
+            archive.write(&parts.leaving).map_err(|error| error.to_string())?;
             Ok(archive)
         });
         let (archive, ready) = match opened {
             Ok(archive) => (Some(archive), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        let mut worker = Self {
-            journal: parts.journal,
-            archive,
-            clock: parts.clock,
-        };
+        let mut worker = Self { journal: parts.journal, archive, clock: parts.clock };
         if outbox.blocking_send(Done::ArchiveReady(ready)).is_err() {
             return;
         }
@@ -209,18 +193,13 @@ impl Worker {
             }
             Job::Snapshot(payload) => {
                 let result = self.sync_archive().and_then(|()| {
-                    self.journal
-                        .install_snapshot(&payload)
-                        .map_err(|error| error.to_string())
+                    self.journal.install_snapshot(&payload).map_err(|error| error.to_string())
                 });
                 Done::Snapshotted(result, self.standing())
             }
             Job::EnsureRoom => {
-                let result = self
-                    .journal
-                    .ensure_room()
-                    .map(drop)
-                    .map_err(|error| error.to_string());
+                let result =
+                    self.journal.ensure_room().map(drop).map_err(|error| error.to_string());
                 Done::Room(result, self.standing())
             }
         }
@@ -228,9 +207,7 @@ impl Worker {
 
     fn append(&mut self, batch: &Batch) -> Result<(), String> {
         for payloads in self.appends(&batch.payloads()) {
-            self.journal
-                .append(payloads)
-                .map_err(|error| error.to_string())?;
+            self.journal.append(payloads).map_err(|error| error.to_string())?;
         }
         if let Some(archive) = &mut self.archive
             && let Err(error) = archive.write(&batch.leaving)
@@ -272,9 +249,6 @@ impl Worker {
     }
 
     fn standing(&self) -> Standing {
-        Standing {
-            room: self.journal.room(),
-            since_snapshot: self.journal.bytes_since_snapshot(),
-        }
+        Standing { room: self.journal.room(), since_snapshot: self.journal.bytes_since_snapshot() }
     }
 }

@@ -8,11 +8,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ostler_agents::{Agent, AgentEvent, Conclusion, Reader, Status, Stream};
+use ostler_agents::{Agent, AgentEvent, Conclusion, Reader, Status};
 use ostler_core::clock::{Clock, Timestamp};
 use ostler_core::outcome::{Failure, FailureClass, Killed, Outcome, Receipt, Verdict};
 use ostler_core::task::{EndStatus, RunEnd, StopReason};
-use ostler_supervise::rundir::{Item, OutputReader, RunDir, Stream as OutputStream};
+use ostler_supervise::rundir::{Item, OutputReader, RunDir};
 use ostler_supervise::{Ended, Report, RunSpec, Shim, StopOrder};
 use tokio::time::Instant;
 
@@ -126,16 +126,7 @@ impl Attempt<'_> {
     fn never_started(&self, failure: Failure) -> RunEnd {
         let agent = self.order.spec.agent.clone().unwrap_or_default();
         let receipt = Receipt::unproven(agent, self.clock.now().wall);
-        RunEnd {
-            status: EndStatus::Failed,
-            outcome: Outcome {
-                failure: Some(failure),
-                receipt,
-                text: None,
-                usage: None,
-                cost_micros: None,
-            },
-        }
+        RunEnd { status: EndStatus::Failed, outcome: Outcome::failed(failure, receipt) }
     }
 }
 
@@ -314,13 +305,7 @@ impl Facts {
         receipt.started_at = self.started_at;
         let (ended, mut failure) = match supervised {
             Supervised::NotStarted(failure) => {
-                let outcome = Outcome {
-                    failure: Some(failure),
-                    receipt,
-                    text: None,
-                    usage: None,
-                    cost_micros: None,
-                };
+                let outcome = Outcome::failed(failure, receipt);
                 return RunEnd { status: EndStatus::Failed, outcome };
             }
             Supervised::Ended(ended) => (Some(ended), None),

@@ -43,11 +43,7 @@ pub struct LogSink {
 
 impl LogSink {
     pub(crate) fn new(run: RunId, events: mpsc::Sender<RunnerEvent>) -> Self {
-        Self {
-            run,
-            queue: Arc::default(),
-            events,
-        }
+        Self { run, queue: Arc::default(), events }
     }
 
     /// Adds one line; a line above [`LOG_LINE_BYTES_MAX`] is cut, never inside a character. Never
@@ -77,12 +73,8 @@ impl LogSink {
     fn announce(&self, queue: &mut Queue) {
         if !queue.announced {
             // A full channel is not an error: the flag stays down and the next line tries again.
-            queue.announced = self
-                .events
-                .try_send(RunnerEvent::LogReady {
-                    run: self.run.clone(),
-                })
-                .is_ok();
+            queue.announced =
+                self.events.try_send(RunnerEvent::LogReady { run: self.run.clone() }).is_ok();
         }
     }
 
@@ -113,10 +105,7 @@ mod tests {
 
     fn sink() -> (LogSink, mpsc::Receiver<RunnerEvent>) {
         let (events, receiver) = mpsc::channel(4);
-        let run = RunId {
-            task: TaskId::new("t").unwrap(),
-            attempt: 1,
-        };
+        let run = RunId { task: TaskId::new("t").unwrap(), attempt: 1 };
         (LogSink::new(run, events), receiver)
     }
 

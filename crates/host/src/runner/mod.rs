@@ -89,13 +89,18 @@ pub fn display_line(event: ostler_agents::AgentEvent) -> Option<String> {
     }
 }
 
+/// The reader's word for a stream of the run directory.
+pub fn agent_stream(stream: ostler_supervise::rundir::Stream) -> ostler_agents::Stream {
+    match stream {
+        ostler_supervise::rundir::Stream::Stdout => ostler_agents::Stream::Stdout,
+        ostler_supervise::rundir::Stream::Stderr => ostler_agents::Stream::Stderr,
+    }
+}
+
 /// Makes the folder of all run directories, for the owner only.
 pub fn make_runs_dir(dir: &camino::Utf8Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// The future of one run.
@@ -114,6 +119,13 @@ pub trait TaskRunner: Send + Sync + 'static {
     /// Gets ready, without a side effect that matters when the run never comes.
     fn prepare(&self, order: &RunOrder) {
         let _ = order;
+    }
+
+    /// A run that an earlier daemon did not see to its end: whatever is left of it is to be ended. Gives
+    /// its last lines, where they are known. It is never run again.
+    fn abandoned(&self, run: &RunId) -> Vec<String> {
+        let _ = run;
+        Vec::new()
     }
 
     /// Performs the run. When the future is ready, nothing of the run may be left, except where its

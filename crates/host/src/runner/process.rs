@@ -4,19 +4,19 @@
 //! environment, which run directory. The run itself is `attempt`'s; the process tree is the shim's.
 //! Deliberately absent: rules about tasks, and the reading of any one agent (`agents`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
-use ostler_agents::{Agent, Launch, LaunchRequest, LaunchStdin};
+use ostler_agents::{Agent, AgentEvent, Launch, LaunchRequest, LaunchStdin};
 use ostler_core::clock::Clock;
 use ostler_core::id::RunId;
 use ostler_core::outcome::{Failure, FailureClass};
 use ostler_core::task::TaskSpec;
-use ostler_supervise::rundir::{RunDir, RunRecord};
+use ostler_supervise::rundir::{self, Item, RunDir, RunRecord};
 use ostler_supervise::{RunSpec, Shim, Stdin, StopPlan};
 use sha2::{Digest, Sha256};
 
@@ -48,6 +48,10 @@ pub struct RunnerSettings {
     pub terminal_grace: Duration,
     /// What of a run's output stays on disk.
     pub kept: ostler_supervise::KeptBytes,
+    /// All run directories together.
+    pub runs_bytes_max: u64,
+    /// How long a run directory is kept.
+    pub runs_days_max: u64,
 }
 
 /// See the module's documentation.
@@ -64,21 +68,24 @@ struct Inner {
     prepared: Mutex<HashMap<RunId, Result<Prepared, Failure>>>,
 }
 
+/// How long the processes of an interrupted run may take to be found and killed.
+const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Lines of an interrupted run that are read back; the tail's own bound cuts them further.
+const LAST_WORDS_LINES_MAX: usize = 500;
+
+/// Bytes of output that are read for them.
+const LAST_WORDS_BYTES_MAX: u64 = 1024 * 1024;
+
 /// Runs that may be prepared and not started; the machine starts at most its limit at once.
 const PREPARED_MAX: usize = 64;
 
 impl ProcessRunner {
     /// A runner for these settings.
     pub fn new(settings: RunnerSettings, clock: Arc<dyn Clock>) -> Self {
-        let inner = Inner {
-            settings,
-            clock,
-            versions: Versions::default(),
-            prepared: Mutex::default(),
-        };
-        Self {
-            inner: Arc::new(inner),
-        }
+        let inner =
+            Inner { settings, clock, versions: Versions::default(), prepared: Mutex::default() };
+        Self { inner: Arc::new(inner) }
     }
 }
 
@@ -88,14 +95,8 @@ impl TaskRunner for ProcessRunner {
             return Ok(());
         };
         let Some(agent) = ostler_agents::find(name) else {
-            let known: Vec<_> = ostler_agents::REGISTRY
-                .iter()
-                .map(|agent| agent.id())
-                .collect();
-            return Err(format!(
-                "agent `{name}` is unknown; known agents: {}",
-                known.join(", ")
-            ));
+            let known: Vec<_> = ostler_agents::REGISTRY.iter().map(|agent| agent.id()).collect();
+            return Err(format!("agent `{name}` is unknown; known agents: {}", known.join(", ")));
         };
         // The arguments are judged without looking at the machine; whether the program is there is
         // the task's own end.
@@ -109,6 +110,20 @@ impl TaskRunner for ProcessRunner {
         let mut waiting = self.inner.prepared();
         if waiting.len() < PREPARED_MAX {
             waiting.insert(order.run.clone(), prepared);
+        }
+    }
+
+    fn abandoned(&self, run: &RunId) -> Vec<String> {
+        let dir = self.inner.settings.runs_dir.join(paths::run_dir_name(run));
+        match rundir::read_run(&dir) {
+            Ok(left) => {
+                end_what_is_left(&left.record.marker, run);
+                last_words(&dir, &left.record.agent)
+            }
+            Err(error) => {
+                tracing::warn!(%run, %error, "an interrupted run left no readable directory");
+                Vec::new()
+            }
         }
     }
 
@@ -136,15 +151,9 @@ fn request<'a>(
     input: &'a TaskInput,
     executable: PathBuf,
 ) -> Result<LaunchRequest<'a>, String> {
-    let permissions = spec
-        .permissions
-        .unwrap_or_else(|| agent.default_permissions());
+    let permissions = spec.permissions.unwrap_or_else(|| agent.default_permissions());
     if !agent.permissions().contains(&permissions) {
-        let known: Vec<_> = agent
-            .permissions()
-            .iter()
-            .map(|mode| mode.as_str())
-            .collect();
+        let known: Vec<_> = agent.permissions().iter().map(|mode| mode.as_str()).collect();
         return Err(format!(
             "agent `{}` has no permissions `{}`; it runs with: {}",
             agent.id(),
@@ -186,30 +195,11 @@ impl Inner {
             .map_err(|message| Failure::new(FailureClass::PermissionDenied, message))
             .and_then(|request| agent.launch(&request).map_err(|error| error.failure()))?;
         let run_dir = self.create_run_dir(order, agent, &program, &launch, &marker)?;
-        let run_spec = self.run_spec(
-            order,
-            agent,
-            &program,
-            launch.clone(),
-            marker,
-            run_dir.path(),
-        );
+        let run_spec =
+            self.run_spec(order, agent, &program, launch.clone(), marker, run_dir.path());
         let head_before = crate::git::head(Utf8Path::new(&spec.cwd));
-        let silence = self
-            .settings
-            .silence
-            .get(agent.id())
-            .copied()
-            .or(launch.silence);
-        Ok(Prepared {
-            shim,
-            run_spec,
-            run_dir,
-            agent,
-            program,
-            head_before,
-            silence,
-        })
+        let silence = self.settings.silence.get(agent.id()).copied().or(launch.silence);
+        Ok(Prepared { shim, run_spec, run_dir, agent, program, head_before, silence })
     }
 
     fn create_run_dir(
@@ -321,13 +311,8 @@ impl Inner {
     }
 
     fn path_of(&self, order: &RunOrder) -> Option<OsString> {
-        let own = || {
-            self.settings
-                .env
-                .iter()
-                .find(|(key, _)| key == "PATH")
-                .map(|(_, value)| value)
-        };
+        let own =
+            || self.settings.env.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value);
         order.input.env.get("PATH").or_else(own).map(OsString::from)
     }
 
@@ -338,10 +323,7 @@ impl Inner {
         let path = path.as_deref();
         if let Some(name) = &order.spec.agent {
             let agent = ostler_agents::find(name).ok_or_else(|| {
-                Failure::new(
-                    FailureClass::NotInstalled,
-                    format!("agent `{name}` is unknown"),
-                )
+                Failure::new(FailureClass::NotInstalled, format!("agent `{name}` is unknown"))
             })?;
             return self.named(agent, order, path, cwd);
         }
@@ -378,11 +360,7 @@ impl Inner {
     ) -> Result<(&'static dyn Agent, PathBuf), Failure> {
         let mut looked = Vec::new();
         let configured = self.settings.default_agent.as_deref();
-        for name in ["agent_cli"]
-            .into_iter()
-            .chain(configured)
-            .chain(["claude_code"])
-        {
+        for name in ["agent_cli"].into_iter().chain(configured).chain(["claude_code"]) {
             let Some(agent) = ostler_agents::find(name) else {
                 looked.push(format!("agent `{name}` (unknown)"));
                 continue;
@@ -426,6 +404,51 @@ impl Inner {
     }
 }
 
+/// The shim of a daemon that died ends its run by itself; this is for shims that died too.
+fn end_what_is_left(marker: &str, run: &RunId) {
+    let (marker, run) = (marker.to_owned(), run.to_string());
+    tokio::spawn(async move {
+        let swept = ostler_supervise::sweep(&marker, SWEEP_DEADLINE).await;
+        if !swept.remaining.is_empty() {
+            tracing::error!(%run, left = swept.remaining.len(), "processes of an interrupted run could not be killed");
+        }
+    });
+}
+
+/// The last lines of an interrupted run, read back from its directory.
+fn last_words(dir: &Utf8Path, agent: &str) -> Vec<String> {
+    let Some(agent) = ostler_agents::find(agent) else { return Vec::new() };
+    let mut lines = VecDeque::new();
+    let mut keep = |events: &mut Vec<AgentEvent>| {
+        for line in events.drain(..).filter_map(super::display_line) {
+            if lines.len() >= LAST_WORDS_LINES_MAX {
+                lines.pop_front();
+            }
+            lines.push_back(line);
+        }
+    };
+    let (mut reader, mut events) = (agent.reader(), Vec::new());
+    let Ok(mut output) = rundir::OutputReader::open(dir, last_words_from(dir)) else {
+        return Vec::new();
+    };
+    while let Ok(Some(item)) = output.next_item() {
+        if let Item::Chunk(chunk) = item {
+            reader.push(super::agent_stream(chunk.stream), &chunk.bytes, &mut events);
+            keep(&mut events);
+        }
+    }
+    reader.finish_streams(&mut events);
+    keep(&mut events);
+    lines.into()
+}
+
+/// Where the last part of a run's output begins; what an interrupted run of gigabytes printed is not
+/// read from the start.
+fn last_words_from(dir: &Utf8Path) -> u64 {
+    let end = rundir::read_exit(dir).ok().flatten().map(|exit| exit.output_end);
+    end.map_or(0, |end| end.saturating_sub(LAST_WORDS_BYTES_MAX))
+}
+
 fn not_found(what: &str, looked: &[String]) -> Failure {
     Failure::new(
         FailureClass::NotInstalled,
@@ -434,10 +457,7 @@ fn not_found(what: &str, looked: &[String]) -> Failure {
 }
 
 fn spawn_failure(what: &str, error: &std::io::Error) -> Failure {
-    Failure::new(
-        FailureClass::Spawn,
-        format!("{what} could not be started: {error}"),
-    )
+    Failure::new(FailureClass::Spawn, format!("{what} could not be started: {error}"))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -51,16 +51,10 @@ impl Versions {
             VERSION_BYTES_MAX,
         )
         .await;
-        let version = answer
-            .ok()
-            .filter(|answer| answer.is_success())
-            .and_then(|answer| {
-                let text = String::from_utf8_lossy(&answer.stdout);
-                text.lines()
-                    .next()
-                    .map(|line| line.trim().to_owned())
-                    .filter(|line| !line.is_empty())
-            });
+        let version = answer.ok().filter(|answer| answer.is_success()).and_then(|answer| {
+            let text = String::from_utf8_lossy(&answer.stdout);
+            text.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty())
+        });
         let mut known = self.known();
         if known.len() < PROGRAMS_MAX {
             known.insert(key, version.clone());

@@ -1,26 +1,28 @@
 //! One client: the handshake, then a reader that takes its messages and a writer that sends answers,
 //! events and heartbeats. Either one's end is the end of both.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
 use ostler_proto::framed::{self, ClientMessage, Command};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{WireSettings, convert};
+use super::convert;
 use crate::engine::feed::{Cursor, Feed, Opening, Piece, render_stored};
 use crate::engine::{CommandReply, CommandRequest, EngineClient, Reply};
+use crate::settings::WireSettings;
 
 /// Commands of one connection that may be unanswered or unsent; then no further one is read. Above
 /// the engine's queue, so that a client which pipelines too much is told so.
 const ANSWERS_MAX: usize = 2_048;
+
+/// Answers that are written together.
+const ANSWERS_PER_TURN_MAX: usize = 256;
 
 /// Bytes of events taken from the feed for one write.
 const WRITE_BYTES: usize = 256 * 1024;
@@ -80,11 +82,7 @@ async fn converse(
         stream: BufReader::with_capacity(READ_BYTES, read),
         settings: Arc::clone(&settings),
     };
-    let mut writer = Writer {
-        stream: write,
-        settings: Arc::clone(&settings),
-        out: Vec::new(),
-    };
+    let mut writer = Writer { stream: write, settings: Arc::clone(&settings), out: Vec::new() };
     let Some(hello) = handshake(&mut reader, &mut writer).await? else {
         return Ok(());
     };
@@ -105,9 +103,7 @@ async fn handshake(reader: &mut Reader, writer: &mut Writer) -> Result<Option<fr
     let body = reader.frame().await?;
     match ClientMessage::parse(&body) {
         Ok(ClientMessage::Hello(hello))
-            if hello
-                .versions
-                .contains(&i64::from(framed::PROTOCOL_VERSION)) =>
+            if hello.versions.contains(&i64::from(framed::PROTOCOL_VERSION)) =>
         {
             Ok(Some(hello))
         }
@@ -129,11 +125,13 @@ struct Reader {
 }
 
 impl Reader {
-    /// One whole frame within the deadline.
+    /// The next whole frame: it may be long in coming, but not in arriving.
     async fn frame(&mut self) -> Result<Vec<u8>, End> {
-        timeout(self.settings.frame_deadline, self.read_frame())
-            .await
-            .map_err(|_| End::Silent)?
+        let begun = timeout(self.settings.silent_client, self.stream.fill_buf()).await;
+        if begun.map_err(|_| End::Silent)??.is_empty() {
+            return Err(End::Left);
+        }
+        timeout(self.settings.frame_deadline, self.read_frame()).await.map_err(|_| End::Silent)?
     }
 
     async fn read_frame(&mut self) -> Result<Vec<u8>, End> {
@@ -146,15 +144,8 @@ impl Reader {
             .map_err(|error| End::Protocol(error.to_string()))?;
         // Memory follows what arrives, not what is announced.
         let mut body = Vec::with_capacity(length.min(READ_BYTES));
-        (&mut self.stream)
-            .take(length as u64)
-            .read_to_end(&mut body)
-            .await?;
-        if body.len() < length {
-            Err(End::Left)
-        } else {
-            Ok(body)
-        }
+        (&mut self.stream).take(length as u64).read_to_end(&mut body).await?;
+        if body.len() < length { Err(End::Left) } else { Ok(body) }
     }
 
     async fn run(
@@ -165,11 +156,7 @@ impl Reader {
     ) -> Result<(), End> {
         loop {
             // A client that does not take its answers is not read further.
-            let place = answers
-                .clone()
-                .reserve_owned()
-                .await
-                .map_err(|_| End::Left)?;
+            let place = answers.clone().reserve_owned().await.map_err(|_| End::Left)?;
             let body = self.frame().await?;
             match ClientMessage::parse(&body).map_err(|error| End::Protocol(error.to_string()))? {
                 // Cursors are the client's own; retention does not wait for acknowledgements.
@@ -180,16 +167,9 @@ impl Reader {
                     Ok(command) => {
                         let reply =
                             Reply::new(move |result| drop(place.send(Answer { id, result })));
-                        client.send(CommandRequest {
-                            command,
-                            reply,
-                            gone: Arc::clone(&gone),
-                        });
+                        client.send(CommandRequest { command, reply, gone: Arc::clone(&gone) });
                     }
-                    Err(error) => drop(place.send(Answer {
-                        id,
-                        result: Err(error.to_string()),
-                    })),
+                    Err(error) => drop(place.send(Answer { id, result: Err(error.to_string()) })),
                 },
             }
         }
@@ -280,27 +260,29 @@ impl Writer {
         close: &CancellationToken,
     ) -> Result<(), End> {
         let mut heartbeat_at = Instant::now() + self.settings.heartbeat;
+        let mut waiting = Vec::new();
         loop {
-            self.take_answers(&mut answers)?;
+            // Answers that are there are written after the events that are there: whoever gets the
+            // answer to a change has been told the change.
+            while waiting.len() < ANSWERS_PER_TURN_MAX
+                && let Ok(answer) = answers.try_recv()
+            {
+                waiting.push(answer);
+            }
             let pieces = cursor.take(WRITE_BYTES).map_err(|_| End::FellBehind)?;
-            let idle = pieces.is_empty() && self.out.is_empty();
-            self.write_pieces(pieces.into(), feed).await?;
+            let idle = pieces.is_empty() && waiting.is_empty();
+            self.write_pieces(pieces, feed).await?;
+            self.write_answers(&mut waiting).await?;
             if Instant::now() >= heartbeat_at {
                 heartbeat_at = Instant::now() + self.settings.heartbeat;
-                self.send(&framed::ServerMessage::Heartbeat {
-                    sequence: cursor.sent(),
-                })
-                .await?;
+                self.send(&framed::ServerMessage::Heartbeat { sequence: cursor.sent() }).await?;
             }
             if !idle {
                 continue;
             }
             tokio::select! {
                 biased;
-                answer = answers.recv() => match answer {
-                    Some(answer) => self.encode_answer(answer)?,
-                    None => return Err(End::Left),
-                },
+                answer = answers.recv() => waiting.push(answer.ok_or(End::Left)?),
                 more = cursor.wait() => if !more { return Err(End::Stopping) },
                 () = tokio::time::sleep_until(heartbeat_at) => {}
                 () = close.cancelled() => return Err(End::Stopping),
@@ -308,58 +290,15 @@ impl Writer {
         }
     }
 
-    fn take_answers(&mut self, answers: &mut mpsc::Receiver<Answer>) -> Result<(), End> {
-        while self.out.len() < WRITE_BYTES {
-            let Ok(answer) = answers.try_recv() else {
-                break;
-            };
-            self.encode_answer(answer)?;
-        }
-        Ok(())
-    }
-
-    fn encode_answer(&mut self, answer: Answer) -> Result<(), End> {
-        convert::encode_answer(
-            &mut self.out,
-            &answer.id,
-            answer.result,
-            self.settings.frame_bytes_max,
-        )
-        .map_err(End::Encode)
-    }
-
-    /// Writes answers that wait, then the events, in order.
-    async fn write_pieces(&mut self, mut pieces: VecDeque<Piece>, feed: &Feed) -> Result<(), End> {
-        while let Some(piece) = pieces.pop_front() {
-            match piece {
-                Piece::Frames { bytes, .. } if self.out.is_empty() => {
-                    self.write_shared(&bytes).await?
-                }
-                Piece::Frames { bytes, .. } => {
-                    self.flush().await?;
-                    self.write_shared(&bytes).await?;
-                }
-                Piece::Event { sequence, task } => {
-                    convert::encode_event(
-                        &mut self.out,
-                        sequence,
-                        &task,
-                        self.settings.frame_bytes_max,
-                    )
-                    .map_err(End::Encode)?;
-                }
-                Piece::Stored { sequence, record } => {
-                    let event = render_stored(feed, &record)
-                        .map_err(|error| End::Encode(error.to_string()))?;
-                    convert::encode_stored(
-                        &mut self.out,
-                        sequence,
-                        &event,
-                        self.settings.frame_bytes_max,
-                    )
-                    .map_err(End::Encode)?;
-                }
-            }
+    async fn write_answers(&mut self, answers: &mut Vec<Answer>) -> Result<(), End> {
+        for answer in answers.drain(..) {
+            convert::encode_answer(
+                &mut self.out,
+                &answer.id,
+                answer.result,
+                self.settings.frame_bytes_max,
+            )
+            .map_err(End::Encode)?;
             if self.out.len() >= WRITE_BYTES {
                 self.flush().await?;
             }
@@ -367,7 +306,30 @@ impl Writer {
         self.flush().await
     }
 
-    async fn write_shared(&mut self, bytes: &Bytes) -> Result<(), End> {
-        self.write(bytes).await
+    /// Writes events in order; those that all clients share go out as they are.
+    async fn write_pieces(&mut self, pieces: Vec<Piece>, feed: &Feed) -> Result<(), End> {
+        let max = self.settings.frame_bytes_max;
+        for piece in pieces {
+            match piece {
+                Piece::Frames { bytes, .. } => {
+                    self.flush().await?;
+                    self.write(&bytes).await?;
+                }
+                Piece::Event { sequence, task } => {
+                    convert::encode_event(&mut self.out, sequence, &task, max)
+                        .map_err(End::Encode)?;
+                }
+                Piece::Stored { sequence, record } => {
+                    let event = render_stored(feed, &record)
+                        .map_err(|error| End::Encode(error.to_string()))?;
+                    convert::encode_stored(&mut self.out, sequence, &event, max)
+                        .map_err(End::Encode)?;
+                }
+            }
+            if self.out.len() >= WRITE_BYTES {
+                self.flush().await?;
+            }
+        }
+        self.flush().await
     }
 }

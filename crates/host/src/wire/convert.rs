@@ -31,11 +31,7 @@ pub(crate) fn task(task: &Task) -> framed::Task {
         updated_at: clock::to_rfc3339(task.updated_at),
         log_tail: Vec::new(),
         agent: spec.agent.clone(),
-        failure: task
-            .outcome
-            .as_ref()
-            .and_then(|outcome| outcome.failure.as_ref())
-            .map(failure),
+        failure: task.outcome.as_ref().and_then(|outcome| outcome.failure.as_ref()).map(failure),
         receipt: task.outcome.as_ref().map(|outcome| receipt(outcome)),
     }
 }
@@ -45,10 +41,7 @@ pub(crate) fn published(published: &Published) -> framed::Task {
     let mut wire = task(&published.task);
     if let Some(tail) = &published.tail {
         let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
-        wire.log_tail = tail
-            .view(published.task.log_lines)
-            .map(str::to_owned)
-            .collect();
+        wire.log_tail = tail.view(published.task.log_lines).map(str::to_owned).collect();
     }
     wire
 }
@@ -116,24 +109,12 @@ same_names!(
         Unknown,
     ]
 );
-same_names!(
-    proof_to_wire,
-    proof_to_core,
-    Proof,
-    [TerminalEvent, ExitStatus]
-);
+same_names!(proof_to_wire, proof_to_core, Proof, [TerminalEvent, ExitStatus]);
 same_names!(
     verdict_to_wire,
     verdict_to_core,
     Verdict,
-    [
-        Succeeded,
-        SucceededNoVisibleEffect,
-        SucceededWithWarnings,
-        Failed,
-        Cancelled,
-        Interrupted,
-    ]
+    [Succeeded, SucceededNoVisibleEffect, SucceededWithWarnings, Failed, Cancelled, Interrupted,]
 );
 
 fn failure(failure: &core::Failure) -> framed::Failure {
@@ -178,20 +159,15 @@ fn receipt(outcome: &core::Outcome) -> framed::Receipt {
             output_tokens: usage.output_tokens,
             reasoning_tokens: usage.reasoning_tokens,
         }),
-        cost_micros: outcome.cost_micros.map(|cost| framed::CostMicros {
-            amount: cost.amount,
-            estimated: cost.estimated,
-        }),
+        cost_micros: outcome
+            .cost_micros
+            .map(|cost| framed::CostMicros { amount: cost.amount, estimated: cost.estimated }),
         text: outcome.text.clone(),
     }
 }
 
 fn killed(killed: &core::Killed) -> framed::Killed {
-    framed::Killed {
-        pid: killed.pid,
-        argv0: killed.argv0.clone(),
-        after: killed.after.clone(),
-    }
+    framed::Killed { pid: killed.pid, argv0: killed.argv0.clone(), after: killed.after.clone() }
 }
 
 /// The outcome in a journaled task.
@@ -218,10 +194,9 @@ pub(crate) fn outcome(
             output_tokens: usage.output_tokens,
             reasoning_tokens: usage.reasoning_tokens,
         }),
-        cost_micros: receipt.cost_micros.map(|cost| core::CostMicros {
-            amount: cost.amount,
-            estimated: cost.estimated,
-        }),
+        cost_micros: receipt
+            .cost_micros
+            .map(|cost| core::CostMicros { amount: cost.amount, estimated: cost.estimated }),
         receipt: core::Receipt {
             agent: receipt.agent,
             agent_version: receipt.agent_version,
@@ -269,10 +244,7 @@ pub(crate) fn snapshot_document(
     tasks: &[Published],
 ) -> Result<Vec<u8>, serde_json::Error> {
     let tasks: Vec<_> = tasks.iter().map(published).collect();
-    framed::encode_snapshot(
-        last_sequence,
-        tasks.iter().map(|task| (task.task_id.as_str(), task)),
-    )
+    framed::encode_snapshot(last_sequence, tasks.iter().map(|task| (task.task_id.as_str(), task)))
 }
 
 /// Appends the frame (or frames) of one event whose tail is rendered now.
@@ -309,10 +281,7 @@ pub(crate) fn limit_event(
     limit: u8,
     max: usize,
 ) -> Result<(), FrameError> {
-    let payload = format!(
-        r#"{{"version":{},"limit":{limit}}}"#,
-        framed::COMMAND_VERSION
-    );
+    let payload = format!(r#"{{"version":{},"limit":{limit}}}"#, framed::COMMAND_VERSION);
     event_frames(out, sequence, framed::EVENT_LIMIT_CHANGED, &payload, max)
 }
 

@@ -7,9 +7,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::WireSettings;
 use super::connection;
 use crate::engine::EngineClient;
+use crate::settings::WireSettings;
 
 /// How long to wait when the process has no descriptor left for another connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);

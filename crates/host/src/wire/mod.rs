@@ -8,16 +8,3 @@ pub(crate) mod convert;
 mod listener;
 
 pub(crate) use listener::Listener;
-
-use std::time::Duration;
-
-/// Numbers of the wire (runtime.md, "Frames"); each is the default of a setting.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WireSettings {
-    /// The largest frame, both ways.
-    pub(crate) frame_bytes_max: usize,
-    /// How long one frame may take, and how long a client may say nothing.
-    pub(crate) frame_deadline: Duration,
-    /// How often a client gets a heartbeat.
-    pub(crate) heartbeat: Duration,
-}

@@ -1,0 +1,30 @@
+//! The daemon over its socket, as a client meets it.
+//!
+//! Everything here speaks to the socket byte by byte ([`raw`]): the message types of `ostler-proto` are
+//! not used, since what the daemon makes of them is what is tested. Runs are performed by a runner that
+//! the test drives ([`runner`]). Deliberately absent: processes and `kill -9` (the binary's tests).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests"
+)]
+
+mod commands;
+mod examples;
+mod frames;
+mod handshake;
+mod ids;
+mod list;
+mod load;
+mod mirror;
+mod output;
+mod raw;
+mod replay;
+mod restart;
+mod rig;
+mod runner;
+mod schedule;
+mod start;
