@@ -77,20 +77,14 @@ impl Agent for AgentCli {
         refuse_budget(ID, request)?;
         refuse_nul("the prompt", request.prompt)?;
         let public_args = arguments(request, REDACTED_PROMPT)?;
-        let args = arguments(request, request.prompt)?
-            .into_iter()
-            .map(Into::into)
-            .collect();
+        let args = arguments(request, request.prompt)?.into_iter().map(Into::into).collect();
         Ok(Launch {
             args,
             public_args,
             stdin: LaunchStdin::Null,
             env_set: Vec::new(),
             env_remove: Vec::new(),
-            stop: vec![StopStep {
-                signal: SIGTERM,
-                grace_ms: TERM_GRACE_MS,
-            }],
+            stop: vec![StopStep { signal: SIGTERM, grace_ms: TERM_GRACE_MS }],
             stream_bytes_max: Some(STREAM_BYTES_MAX),
             silence: None,
             scrub: true,

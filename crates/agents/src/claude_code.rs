@@ -125,14 +125,8 @@ impl Agent for ClaudeCode {
 
 fn stop_plan() -> StopPlan {
     vec![
-        StopStep {
-            signal: SIGINT,
-            grace_ms: INT_GRACE_MS,
-        },
-        StopStep {
-            signal: SIGTERM,
-            grace_ms: TERM_GRACE_MS,
-        },
+        StopStep { signal: SIGINT, grace_ms: INT_GRACE_MS },
+        StopStep { signal: SIGTERM, grace_ms: TERM_GRACE_MS },
     ]
 }
 
@@ -149,14 +143,8 @@ fn arguments(request: &LaunchRequest<'_>) -> Result<Vec<String>, LaunchError> {
             });
         }
     };
-    if let Some(provider) = request
-        .provider
-        .filter(|provider| !PROVIDERS.contains(provider))
-    {
-        return Err(LaunchError::Provider {
-            agent: ID,
-            provider: provider.to_owned(),
-        });
+    if let Some(provider) = request.provider.filter(|provider| !PROVIDERS.contains(provider)) {
+        return Err(LaunchError::Provider { agent: ID, provider: provider.to_owned() });
     }
     let mut args = vec!["-p".to_owned()];
     args.extend(["--verbose", "--output-format=stream-json", permissions].map(str::to_owned));
@@ -172,11 +160,7 @@ fn arguments(request: &LaunchRequest<'_>) -> Result<Vec<String>, LaunchError> {
         }
     }
     if let Some(micros) = request.budget_micros {
-        args.push(format!(
-            "--max-budget-usd={}.{:06}",
-            micros / 1_000_000,
-            micros % 1_000_000
-        ));
+        args.push(format!("--max-budget-usd={}.{:06}", micros / 1_000_000, micros % 1_000_000));
     }
     if request.worktree {
         args.push("--worktree".to_owned());

@@ -62,10 +62,7 @@ impl Agent for Command {
             },
             env_set: Vec::new(),
             env_remove: Vec::new(),
-            stop: vec![StopStep {
-                signal: SIGTERM,
-                grace_ms: TERM_GRACE_MS,
-            }],
+            stop: vec![StopStep { signal: SIGTERM, grace_ms: TERM_GRACE_MS }],
             stream_bytes_max: None,
             silence: None,
             scrub: true,
@@ -95,17 +92,10 @@ fn refuse(request: &LaunchRequest<'_>) -> Result<(), LaunchError> {
     if let Some((_, what)) = unsupported.into_iter().find(|(asked, _)| *asked) {
         return Err(LaunchError::Unsupported { agent: ID, what });
     }
-    request
-        .argv
-        .iter()
-        .try_for_each(|arg| refuse_nul("an argument", arg))
+    request.argv.iter().try_for_each(|arg| refuse_nul("an argument", arg))
 }
 
 /// An argument that repeats the prompt does not carry it into the record.
 fn public(arg: &str, prompt: &str) -> String {
-    if prompt.is_empty() {
-        arg.to_owned()
-    } else {
-        arg.replace(prompt, REDACTED_PROMPT)
-    }
+    if prompt.is_empty() { arg.to_owned() } else { arg.replace(prompt, REDACTED_PROMPT) }
 }

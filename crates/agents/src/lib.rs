@@ -28,11 +28,8 @@ pub use kit::reader::{
 pub use kit::fuzzing;
 
 /// Every agent there is.
-pub static REGISTRY: &[&dyn Agent] = &[
-    &command::Command,
-    &agent_cli::AgentCli,
-    &claude_code::ClaudeCode,
-];
+pub static REGISTRY: &[&dyn Agent] =
+    &[&command::Command, &agent_cli::AgentCli, &claude_code::ClaudeCode];
 
 /// The agent with that id or alias.
 pub fn find(id_or_alias: &str) -> Option<&'static dyn Agent> {

@@ -47,65 +47,26 @@ fn api_error(status: &str, error: &str, text: &str) -> [String; 2] {
 #[test]
 fn every_error_of_the_api_has_its_class() {
     for (status, error, text, expected) in [
-        (
-            "401",
-            "authentication_failed",
-            "Invalid API key",
-            "authentication",
-        ),
+        ("401", "authentication_failed", "Invalid API key", "authentication"),
         ("403", "oauth_org_not_allowed", "no", "authentication"),
-        (
-            "null",
-            "authentication_failed",
-            "Not logged in",
-            "authentication",
-        ),
+        ("null", "authentication_failed", "Not logged in", "authentication"),
         ("429", "rate_limit", "Request rejected (429)", "rate_limit"),
-        (
-            "429",
-            "rate_limit",
-            "You've hit your session limit · resets 2pm",
-            "quota",
-        ),
-        (
-            "null",
-            "rate_limit",
-            "Claude AI usage limit reached|1749924000",
-            "quota",
-        ),
+        ("429", "rate_limit", "You've hit your session limit · resets 2pm", "quota"),
+        ("null", "rate_limit", "Claude AI usage limit reached|1749924000", "quota"),
         ("402", "billing_error", "pay", "quota"),
-        (
-            "400",
-            "invalid_request",
-            "Your credit balance is too low",
-            "quota",
-        ),
-        (
-            "400",
-            "invalid_request",
-            "prompt is too long: 9 tokens",
-            "context_overflow",
-        ),
+        ("400", "invalid_request", "Your credit balance is too low", "quota"),
+        ("400", "invalid_request", "prompt is too long: 9 tokens", "context_overflow"),
         ("413", "invalid_request", "too large", "context_overflow"),
         ("404", "model_not_found", "no such model", "model"),
         ("500", "server_error", "oh", "model"),
         ("529", "overloaded", "Overloaded", "model"),
         ("502", "server_error", "Bad gateway", "network"),
-        (
-            "null",
-            "unknown",
-            "Unable to connect to API (ECONNREFUSED)",
-            "network",
-        ),
+        ("null", "unknown", "Unable to connect to API (ECONNREFUSED)", "network"),
         ("400", "invalid_request", "messages.3: bad", "unknown"),
     ] {
         let [message, result] = api_error(status, error, text);
         let (_, conclusion) = read(&[INIT, &message, &result], Exit::Code(1));
-        assert_eq!(
-            class(&conclusion).as_str(),
-            expected,
-            "{status} {error} {text}"
-        );
+        assert_eq!(class(&conclusion).as_str(), expected, "{status} {error} {text}");
         assert!(conclusion.failure.unwrap().message.contains(text));
     }
 }
@@ -118,10 +79,7 @@ fn a_limit_says_when_it_ends() {
         )
     };
     let [message, result] = api_error("429", "rate_limit", "Request rejected (429)");
-    let (events, conclusion) = read(
-        &[INIT, &event("rejected"), &message, &result],
-        Exit::Code(1),
-    );
+    let (events, conclusion) = read(&[INIT, &event("rejected"), &message, &result], Exit::Code(1));
     let failure = conclusion.failure.unwrap();
     assert_eq!(failure.class, FailureClass::Quota);
     assert_eq!(failure.retry_at.unwrap().as_micros(), 1_796_140_800_000_000);
@@ -129,21 +87,12 @@ fn a_limit_says_when_it_ends() {
     // An event that only informs changes nothing.
     let (_, conclusion) = read(&[INIT, &event("allowed"), &message, &result], Exit::Code(1));
     let failure = conclusion.failure.unwrap();
-    assert_eq!(
-        (failure.class, failure.retry_at),
-        (FailureClass::RateLimit, None)
-    );
+    assert_eq!((failure.class, failure.retry_at), (FailureClass::RateLimit, None));
     // The words alone do, counted from the newest time in the stream.
-    let [message, result] = api_error(
-        "429",
-        "rate_limit",
-        "You've hit your limit · resets 2pm (UTC)",
-    );
+    let [message, result] =
+        api_error("429", "rate_limit", "You've hit your limit · resets 2pm (UTC)");
     let (_, conclusion) = read(&[INIT, TEXT, &message, &result], Exit::Code(1));
-    assert_eq!(
-        conclusion.failure.unwrap().retry_at.unwrap().as_micros(),
-        1_796_047_200_000_000
-    );
+    assert_eq!(conclusion.failure.unwrap().retry_at.unwrap().as_micros(), 1_796_047_200_000_000);
 }
 
 #[test]
@@ -165,26 +114,11 @@ fn a_run_that_ends_while_retrying_says_what_it_was_retrying() {
 
 #[test]
 fn exit_0_without_a_result_is_a_failure() {
-    assert_eq!(
-        class(&read(&[], Exit::Code(0)).1),
-        FailureClass::EmptyOutput
-    );
-    assert_eq!(
-        class(&read(&[INIT], Exit::Code(0)).1),
-        FailureClass::EmptyOutput
-    );
-    assert_eq!(
-        class(&read(&[INIT, TEXT], Exit::Code(0)).1),
-        FailureClass::TruncatedOutput
-    );
-    assert_eq!(
-        class(&read(&[INIT, TEXT], Exit::Code(7)).1),
-        FailureClass::ExitStatus
-    );
-    assert_eq!(
-        class(&read(&["All done!"], Exit::Code(0)).1),
-        FailureClass::EmptyOutput
-    );
+    assert_eq!(class(&read(&[], Exit::Code(0)).1), FailureClass::EmptyOutput);
+    assert_eq!(class(&read(&[INIT], Exit::Code(0)).1), FailureClass::EmptyOutput);
+    assert_eq!(class(&read(&[INIT, TEXT], Exit::Code(0)).1), FailureClass::TruncatedOutput);
+    assert_eq!(class(&read(&[INIT, TEXT], Exit::Code(7)).1), FailureClass::ExitStatus);
+    assert_eq!(class(&read(&["All done!"], Exit::Code(0)).1), FailureClass::EmptyOutput);
 }
 
 #[test]
@@ -217,16 +151,10 @@ fn r_71_a_denial_fails_the_run_only_when_it_could_not_finish_without() {
             r#"{{"type":"result","subtype":"success","is_error":{is_error},"result":"{text}","permission_denials":[{{"tool_name":"Bash","tool_use_id":"t1"}},{{"tool_name":"Write","tool_use_id":"t2"}}]}}"#
         )
     };
-    let (events, conclusion) = read(
-        &[INIT, denied, TEXT, &result(false, "Hello.")],
-        Exit::Code(0),
-    );
+    let (events, conclusion) = read(&[INIT, denied, TEXT, &result(false, "Hello.")], Exit::Code(0));
     assert_eq!(conclusion.failure, None);
     assert_eq!(conclusion.denials, ["Bash", "Write"]);
-    let count = events
-        .iter()
-        .filter(|event| matches!(event, AgentEvent::Denied { .. }))
-        .count();
+    let count = events.iter().filter(|event| matches!(event, AgentEvent::Denied { .. })).count();
     assert_eq!(count, 2);
     for (lines, exit) in [
         (vec![INIT, denied, &result(false, "")], 0),
@@ -246,10 +174,7 @@ fn what_helpers_say_is_set_in_and_is_no_answer() {
     let helper = r#"{"type":"assistant","parent_tool_use_id":"t1","message":{"content":[{"type":"text","text":"mine\ntwo"},{"type":"tool_use","name":"Read","input":{"file_path":"a.rs","limit":3}}]}}"#;
     let (events, conclusion) = read(&[INIT, helper], Exit::Code(0));
     let lines = shown(&events);
-    assert_eq!(
-        lines.get(1..).unwrap(),
-        ["  │ mine", "  │ two", "  │ ⏺ Read: a.rs"]
-    );
+    assert_eq!(lines.get(1..).unwrap(), ["  │ mine", "  │ two", "  │ ⏺ Read: a.rs"]);
     assert_eq!(conclusion.text, None);
 }
 
@@ -266,11 +191,7 @@ fn unknown_events_are_counted_and_change_nothing() {
         "",
         r#"{"type":"stream_event","event":{}}"#,
     ];
-    let lines: Vec<&str> = [INIT]
-        .into_iter()
-        .chain(odd)
-        .chain([TEXT, result])
-        .collect();
+    let lines: Vec<&str> = [INIT].into_iter().chain(odd).chain([TEXT, result]).collect();
     let (events, conclusion) = read(&lines, Exit::Code(0));
     assert_eq!(conclusion.failure, None);
     assert_eq!(conclusion.unknown_lines, 6);
@@ -298,10 +219,7 @@ fn a_long_answer_is_shown_up_to_a_bound_and_says_so() {
 /// The most memory this process has had, in KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmHWM:"))
-        .unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
@@ -311,24 +229,12 @@ fn r_75_hostile_lines_cost_little_more_than_themselves() {
     let bytes_max = ostler_agents::LINE_BYTES_MAX / 8;
     let (mut reader, mut events) = (find("claude").unwrap().reader(), Vec::new());
     let shapes = [
-        (
-            r#"{"type":"assistant","message":{"content":["#,
-            "{},",
-            "{}]}}",
-        ),
+        (r#"{"type":"assistant","message":{"content":["#, "{},", "{}]}}"),
         (r#"{"type":"result","errors":["#, r#""","#, r#"""]}"#),
         (r#"{"type":"result","permission_denials":["#, "{},", "{}]}"),
-        (
-            r#"{"type":"result","modelUsage":{"#,
-            r#""":{},"#,
-            r#""":{}}}"#,
-        ),
+        (r#"{"type":"result","modelUsage":{"#, r#""":{},"#, r#""":{}}}"#),
         (r#"{"type":"x","y":"#, "[", ""),
-        (
-            r#"{"type":"assistant","message":{"content":[{"type":"text","text":""#,
-            "\\n",
-            r#""}]}}"#,
-        ),
+        (r#"{"type":"assistant","message":{"content":[{"type":"text","text":""#, "\\n", r#""}]}}"#),
     ];
     let (start, before) = (Instant::now(), peak_kib());
     for (head, item, tail) in shapes {

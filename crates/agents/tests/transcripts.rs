@@ -1,7 +1,9 @@
 //! Recorded runs, read again: what the reader shows, and what it concludes.
 //!
 //! `transcripts/<agent>/<case>.{stdout,stderr,meta.json}`: the bytes of a real run (of the fake
-//! ones, where no real one can be had), how it ended, and what must come of it. With
+//! ones, where no real one can be had), how it ended, and what must come of it. Claude Code's were
+//! recorded with the arguments in the meta file, the prompt on standard input, a home and a
+//! directory under `/tmp`, and `CLAUDE_CODE_MAX_RETRIES=1`, against a scripted model. With
 //! `OSTLER_UPDATE_TRANSCRIPTS=1` the expectations are written instead of compared; read the
 //! difference before it is committed.
 
@@ -37,9 +39,7 @@ fn folder() -> PathBuf {
 
 fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).unwrap();
-    entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect()
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 fn transcripts() -> &'static [Transcript] {
@@ -70,18 +70,13 @@ fn read_transcripts() -> Vec<Transcript> {
 }
 
 fn transcript(case: &str) -> &'static Transcript {
-    transcripts()
-        .iter()
-        .find(|transcript| transcript.case == case)
-        .unwrap()
+    transcripts().iter().find(|transcript| transcript.case == case).unwrap()
 }
 
 impl Transcript {
     fn exit(&self) -> Option<Exit> {
         let number = |key: &str| self.meta["exit"].get(key)?.as_i64().map(|n| n as i32);
-        number("code")
-            .map(Exit::Code)
-            .or_else(|| number("signal").map(Exit::Signal))
+        number("code").map(Exit::Code).or_else(|| number("signal").map(Exit::Signal))
     }
 
     /// Reads the run, with stdout cut at `cuts`.
@@ -153,27 +148,14 @@ fn every_transcript_gives_what_it_is_known_to_give() {
 fn folder_registry_and_transcripts_agree() {
     let ids: BTreeSet<String> = REGISTRY.iter().map(|agent| agent.id().to_owned()).collect();
     let sources = names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
-    let files = sources
-        .iter()
-        .filter_map(|name| name.strip_suffix(".rs"))
-        .map(str::to_owned);
-    assert_eq!(
-        files.filter(|name| name != "lib").collect::<BTreeSet<_>>(),
-        ids
-    );
+    let files = sources.iter().filter_map(|name| name.strip_suffix(".rs")).map(str::to_owned);
+    assert_eq!(files.filter(|name| name != "lib").collect::<BTreeSet<_>>(), ids);
     assert_eq!(names(&folder()), ids);
     for agent in REGISTRY {
         let all = transcripts();
-        let own = || {
-            all.iter()
-                .filter(|transcript| transcript.agent.id() == agent.id())
-        };
+        let own = || all.iter().filter(|transcript| transcript.agent.id() == agent.id());
         for kind in ["success", "failure", "garbage", "killed"] {
-            assert!(
-                own().any(|t| t.meta["kind"] == kind),
-                "{} has no {kind}",
-                agent.id()
-            );
+            assert!(own().any(|t| t.meta["kind"] == kind), "{} has no {kind}", agent.id());
         }
         assert!(own().all(|t| t.meta["about"].is_string() && t.meta["recorded"].is_string()));
         for name in agent.aliases().iter().chain([&agent.id()]) {
@@ -190,11 +172,7 @@ fn transcripts_carry_nothing_of_the_machine_they_were_recorded_on() {
         for part in ["/root", "/work/", "/home/", "localhost"] {
             assert!(!text.contains(part), "{} contains {part}", transcript.case);
         }
-        assert!(
-            transcript.stdout.len() < 16_384,
-            "{} is large",
-            transcript.case
-        );
+        assert!(transcript.stdout.len() < 16_384, "{} is large", transcript.case);
     }
 }
 
@@ -202,16 +180,9 @@ fn transcripts_carry_nothing_of_the_machine_they_were_recorded_on() {
 fn r_78_a_failure_always_says_why_and_a_success_always_has_its_proof() {
     for transcript in transcripts() {
         let (_, conclusion) = transcript.read(&transcript.stdout, &[]);
-        assert_eq!(
-            conclusion.failure.is_some(),
-            conclusion.status == Status::Failed
-        );
+        assert_eq!(conclusion.failure.is_some(), conclusion.status == Status::Failed);
         let proven = conclusion.proof.is_some();
-        assert!(
-            proven || conclusion.status == Status::Failed,
-            "{}",
-            transcript.case
-        );
+        assert!(proven || conclusion.status == Status::Failed, "{}", transcript.case);
     }
 }
 
@@ -221,28 +192,15 @@ fn success_needs_the_whole_positive_statement() {
     let success = transcript("claude_code/success");
     let text = String::from_utf8(success.stdout.clone()).unwrap();
     let (before, result) = text.trim_end().rsplit_once('\n').unwrap();
-    let read = |result: &str| {
-        success
-            .read(format!("{before}\n{result}\n").as_bytes(), &[])
-            .1
-    };
+    let read = |result: &str| success.read(format!("{before}\n{result}\n").as_bytes(), &[]).1;
     assert_eq!(read(result).status, Status::Completed);
     for (from, to) in [
         (r#""is_error":false"#, r#""is_error":true"#),
         (r#""is_error":false"#, r#""is_error":"false""#),
         (r#""is_error":false"#, r#""was_error":false"#),
-        (
-            r#""terminal_reason":"completed""#,
-            r#""terminal_reason":"api_error""#,
-        ),
-        (
-            r#""terminal_reason":"completed""#,
-            r#""terminal_reason":"something_new""#,
-        ),
-        (
-            r#""subtype":"success""#,
-            r#""subtype":"error_during_execution""#,
-        ),
+        (r#""terminal_reason":"completed""#, r#""terminal_reason":"api_error""#),
+        (r#""terminal_reason":"completed""#, r#""terminal_reason":"something_new""#),
+        (r#""subtype":"success""#, r#""subtype":"error_during_execution""#),
         (r#""type":"result""#, r#""type":"results""#),
         (r#""type":"result""#, r#""type":"result","type":"result""#),
         ("}", ""),
@@ -265,16 +223,9 @@ fn success_needs_the_whole_positive_statement() {
             r#""model_usage_since_last_result":7,"b":{"#,
             1,
         )
-        .replacen(
-            r#""permission_denials":[]"#,
-            r#""permission_denials":{"a":[1]}"#,
-            1,
-        );
+        .replacen(r#""permission_denials":[]"#, r#""permission_denials":{"a":[1]}"#, 1);
     let conclusion = read(&strange);
-    assert_eq!(
-        (conclusion.status, conclusion.usage),
-        (Status::Completed, None)
-    );
+    assert_eq!((conclusion.status, conclusion.usage), (Status::Completed, None));
     assert_eq!(conclusion.cost_micros, None);
 }
 
@@ -309,27 +260,16 @@ fn a_result_stands_when_the_agent_lingers_and_is_ended() {
         reader.push(Stream::Stdout, &success.stdout, &mut events);
         reader.finish_streams(&mut events);
         let conclusion = reader.conclude(exit, stopped);
-        assert_eq!(
-            conclusion.status == Status::Completed,
-            completed,
-            "{exit:?}"
-        );
+        assert_eq!(conclusion.status == Status::Completed, completed, "{exit:?}");
     }
 }
 
 #[test]
 fn work_after_a_result_withdraws_it() {
     let success = transcript("claude_code/success");
-    let first = success
-        .stdout
-        .split_inclusive(|byte| *byte == b'\n')
-        .nth(1)
-        .unwrap();
+    let first = success.stdout.split_inclusive(|byte| *byte == b'\n').nth(1).unwrap();
     let (_, conclusion) = success.read(&[&success.stdout[..], first].concat(), &[]);
-    assert_eq!(
-        conclusion.failure.unwrap().class,
-        FailureClass::TruncatedOutput
-    );
+    assert_eq!(conclusion.failure.unwrap().class, FailureClass::TruncatedOutput);
     // A second result is the one that counts, and the usage is the sum.
     let twice = [&success.stdout[..], &success.stdout[..]].concat();
     let (_, conclusion) = success.read(&twice, &[]);
@@ -352,15 +292,7 @@ fn the_cost_of_a_session_is_never_taken_for_the_cost_of_a_run() {
     let success = transcript("claude_code/success");
     let text = String::from_utf8(success.stdout.clone()).unwrap();
     let older = text.replace("model_usage_since_last_result", "something_else");
-    assert_eq!(
-        success
-            .read(older.as_bytes(), &[])
-            .1
-            .cost_micros
-            .unwrap()
-            .amount,
-        2_318
-    );
+    assert_eq!(success.read(older.as_bytes(), &[]).1.cost_micros.unwrap().amount, 2_318);
 }
 
 #[test]
@@ -372,9 +304,7 @@ fn an_overlong_line_is_counted_and_the_run_read_on() {
     stdout.extend_from_slice(&success.stdout);
     let (events, conclusion) = success.read(&stdout, &[]);
     assert_eq!(conclusion.status, Status::Completed);
-    assert!(events.contains(&AgentEvent::Overlong {
-        bytes: 9 * 1_024 * 1_024
-    }));
+    assert!(events.contains(&AgentEvent::Overlong { bytes: 9 * 1_024 * 1_024 }));
 }
 
 /// Every string of a value, keys too.
@@ -421,37 +351,25 @@ fn r_81_no_prompt_is_replaced_where_the_statement_rests_on_the_word() {
                 is_root: false,
                 executable: PathBuf::new(),
             };
-            assert!(
-                !success.agent.launch(&request).unwrap().scrub,
-                "{word} is replaced"
-            );
+            assert!(!success.agent.launch(&request).unwrap().scrub, "{word} is replaced");
         }
     }
 }
 
 #[test]
 fn raw_json_is_never_shown() {
-    for transcript in transcripts()
-        .iter()
-        .filter(|t| t.agent.id() == "claude_code")
-    {
+    for transcript in transcripts().iter().filter(|t| t.agent.id() == "claude_code") {
         for event in transcript.read(&transcript.stdout, &[]).0 {
             let AgentEvent::Line(line) = event else {
                 continue;
             };
-            assert!(
-                !line.contains(r#""session_id""#) && !line.contains(r#""type""#),
-                "{line}"
-            );
+            assert!(!line.contains(r#""session_id""#) && !line.contains(r#""type""#), "{line}");
         }
     }
 }
 
 fn any_transcript() -> impl Strategy<Value = (usize, Vec<prop::sample::Index>)> {
-    (
-        0..transcripts().len(),
-        prop::collection::vec(any::<prop::sample::Index>(), 0..24),
-    )
+    (0..transcripts().len(), prop::collection::vec(any::<prop::sample::Index>(), 0..24))
 }
 
 proptest! {

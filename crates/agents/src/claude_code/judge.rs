@@ -98,11 +98,7 @@ impl Closing {
 
     /// Its own words.
     pub(super) fn message(&self) -> &str {
-        if self.text.trim().is_empty() {
-            &self.errors
-        } else {
-            self.text.trim()
-        }
+        if self.text.trim().is_empty() { &self.errors } else { self.text.trim() }
     }
 }
 
@@ -115,10 +111,7 @@ pub(super) fn conclude(facts: &mut Facts, exit: Option<Exit>, stopped: bool) -> 
     };
     let failure = failure.map(|failure| with_retry_at(facts, failure));
     // What comes with a stated failure are words about the failure, not an answer.
-    let answer = facts
-        .closing
-        .as_ref()
-        .filter(|closing| closing.terminal.success);
+    let answer = facts.closing.as_ref().filter(|closing| closing.terminal.success);
     let text = answer.map(|closing| closing.text.clone());
     let mut denials: Vec<String> = Vec::new();
     for (_, tool) in std::mem::take(&mut facts.denials) {
@@ -127,17 +120,10 @@ pub(super) fn conclude(facts: &mut Facts, exit: Option<Exit>, stopped: bool) -> 
         }
     }
     Conclusion {
-        status: if failure.is_none() {
-            Status::Completed
-        } else {
-            Status::Failed
-        },
+        status: if failure.is_none() { Status::Completed } else { Status::Failed },
         failure,
         proof: facts.closing.as_ref().map(|_| Proof::TerminalEvent),
-        statement: facts
-            .closing
-            .as_ref()
-            .map(|closing| closing.terminal.statement.clone()),
+        statement: facts.closing.as_ref().map(|closing| closing.terminal.statement.clone()),
         session_id: facts.session_id.take(),
         text: text.filter(|text| !text.trim().is_empty()),
         usage: facts.spending.usage(),
@@ -201,10 +187,7 @@ fn stated_class(facts: &Facts, closing: &Closing, words: &str) -> FailureClass {
         Some("aborted_streaming" | "aborted_tools") => return FailureClass::Signal,
         _ => {}
     }
-    if matches!(
-        closing.subtype.as_str(),
-        "error_max_budget_usd" | "error_max_turns"
-    ) {
+    if matches!(closing.subtype.as_str(), "error_max_budget_usd" | "error_max_turns") {
         return FailureClass::Budget;
     }
     let error = facts.api_error.as_deref().unwrap_or_default();
@@ -216,11 +199,7 @@ fn stated_class(facts: &Facts, closing: &Closing, words: &str) -> FailureClass {
         }
         return class;
     }
-    if is_overflow(words) {
-        FailureClass::ContextOverflow
-    } else {
-        FailureClass::Unknown
-    }
+    if is_overflow(words) { FailureClass::ContextOverflow } else { FailureClass::Unknown }
 }
 
 /// The class of an error of the API, by its status, its name and its words.
@@ -240,11 +219,7 @@ pub(super) fn api_class(status: Option<u16>, error: &str, words: &str) -> Failur
         (Some(413), _) => FailureClass::ContextOverflow,
         (Some(429), _) | (None, "rate_limit") => {
             let is_limit = says("usage limit") || says(" resets ") || says("hit your");
-            if is_limit {
-                FailureClass::Quota
-            } else {
-                FailureClass::RateLimit
-            }
+            if is_limit { FailureClass::Quota } else { FailureClass::RateLimit }
         }
         // A gateway on the way, not the model.
         (Some(408 | 502 | 503 | 504), _) => FailureClass::Network,
@@ -271,10 +246,7 @@ fn is_overflow(words: &str) -> bool {
 /// There was no `result`, or work went on after it.
 fn unstated_failure(facts: &Facts, exit: Option<Exit>, stopped: bool) -> Failure {
     if let Some((class, cause)) = &facts.retrying {
-        return Failure::new(
-            *class,
-            format!("{NAME} ended while it was retrying: {cause}"),
-        );
+        return Failure::new(*class, format!("{NAME} ended while it was retrying: {cause}"));
     }
     let seen = match exit {
         _ if stopped => "it was stopped".to_owned(),
@@ -295,10 +267,7 @@ fn unstated_failure(facts: &Facts, exit: Option<Exit>, stopped: bool) -> Failure
         return exited(facts, exit);
     }
     let (class, what) = if facts.answered || facts.tools_called > 0 || facts.overlong_lines > 0 {
-        (
-            FailureClass::TruncatedOutput,
-            "its output stops without a closing statement",
-        )
+        (FailureClass::TruncatedOutput, "its output stops without a closing statement")
     } else {
         (FailureClass::EmptyOutput, "it answered nothing")
     };
@@ -319,9 +288,8 @@ fn exited(facts: &Facts, exit: Option<Exit>) -> Failure {
 
 fn with_retry_at(facts: &Facts, mut failure: Failure) -> Failure {
     if matches!(failure.class, FailureClass::RateLimit | FailureClass::Quota) {
-        failure.retry_at = facts
-            .limit_resets_at
-            .or_else(|| reset::reset_time(&failure.message, facts.now));
+        failure.retry_at =
+            facts.limit_resets_at.or_else(|| reset::reset_time(&failure.message, facts.now));
     }
     failure
 }

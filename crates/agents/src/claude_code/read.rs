@@ -27,13 +27,8 @@ const QUIET_SYSTEM: &[&str] = &[
     "task_started",
 ];
 /// Other events that are known and say nothing that is shown.
-const QUIET: &[&str] = &[
-    "auth_status",
-    "control_response",
-    "stream_event",
-    "tool_progress",
-    "tool_use_summary",
-];
+const QUIET: &[&str] =
+    &["auth_status", "control_response", "stream_event", "tool_progress", "tool_use_summary"];
 
 /// Reads one run.
 #[derive(Default)]
@@ -47,12 +42,7 @@ pub(super) struct ClaudeReader {
 
 impl Reader for ClaudeReader {
     fn push(&mut self, stream: Stream, bytes: &[u8], out: &mut Vec<AgentEvent>) {
-        let Self {
-            stdout,
-            plain,
-            stderr,
-            facts,
-        } = self;
+        let Self { stdout, plain, stderr, facts } = self;
         match stream {
             Stream::Stdout => stdout.push(bytes, &mut |found| found_line(facts, plain, found, out)),
             Stream::Stderr => stderr.push(bytes, &mut |line| stderr_line(facts, line, out)),
@@ -60,12 +50,7 @@ impl Reader for ClaudeReader {
     }
 
     fn finish_streams(&mut self, out: &mut Vec<AgentEvent>) {
-        let Self {
-            stdout,
-            plain,
-            stderr,
-            facts,
-        } = self;
+        let Self { stdout, plain, stderr, facts } = self;
         stdout.finish(&mut |found| found_line(facts, plain, found, out));
         stderr.finish(&mut |line| stderr_line(facts, line, out));
     }
@@ -92,10 +77,7 @@ fn found_line(facts: &mut Facts, plain: &mut Pieces, found: Found<'_>, out: &mut
         Found::Line(line) => line,
         Found::Overlong(bytes) => {
             facts.overlong_lines += 1;
-            show::line(
-                &format!("[a line of {bytes} bytes was too long to read]"),
-                out,
-            );
+            show::line(&format!("[a line of {bytes} bytes was too long to read]"), out);
             return out.push(AgentEvent::Overlong { bytes });
         }
     };
@@ -107,10 +89,7 @@ fn found_line(facts: &mut Facts, plain: &mut Pieces, found: Found<'_>, out: &mut
         Ok(event) => facts.take(&event, out),
         Err(_) if text.trim_start().starts_with(['{', '[']) => {
             facts.unknown_lines += 1;
-            show::line(
-                &format!("[an unreadable event of {} bytes]", line.len()),
-                out,
-            );
+            show::line(&format!("[an unreadable event of {} bytes]", line.len()), out);
         }
         Err(_) => {
             facts.unknown_lines += 1;
@@ -122,11 +101,7 @@ fn found_line(facts: &mut Facts, plain: &mut Pieces, found: Found<'_>, out: &mut
 
 impl Facts {
     fn take(&mut self, event: &Event<'_>, out: &mut Vec<AgentEvent>) {
-        if let Some(time) = event
-            .timestamp
-            .as_deref()
-            .and_then(|text| text.parse().ok())
-        {
+        if let Some(time) = event.timestamp.as_deref().and_then(|text| text.parse().ok()) {
             self.now = Some(time);
         }
         let subtype = event.subtype.as_deref().unwrap_or_default();
@@ -153,9 +128,8 @@ impl Facts {
             }
             "api_retry" => self.retry(event, out),
             "permission_denied" => {
-                let why = event
-                    .message
-                    .and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+                let why =
+                    event.message.and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
                 let id = event.tool_use_id.as_deref();
                 self.denied(event.tool_name.as_deref(), id, why.as_deref(), out);
             }
@@ -179,17 +153,10 @@ impl Facts {
         let error = event.error.as_deref().unwrap_or_default();
         let class = judge::api_class(event.error_status, error, "");
         let message = show::retry_cause(event);
-        let delay_ms = event
-            .retry_delay_ms
-            .filter(|ms| *ms >= 0.0)
-            .map(|ms| ms as u64);
+        let delay_ms = event.retry_delay_ms.filter(|ms| *ms >= 0.0).map(|ms| ms as u64);
         show::line(&show::retry(event, delay_ms), out);
         self.retrying = Some((class, message.clone()));
-        out.push(AgentEvent::Retry {
-            class,
-            message,
-            delay_ms,
-        });
+        out.push(AgentEvent::Retry { class, message, delay_ms });
     }
 
     fn denied(
@@ -235,9 +202,7 @@ impl Facts {
                     let name = block.name.as_deref().unwrap_or("a tool");
                     show::line(&show::tool_call(name, block.input.as_ref(), nested), out);
                     self.tools_called += 1;
-                    out.push(AgentEvent::Tool {
-                        name: one_line(name, NAME_CHARS_MAX),
-                    });
+                    out.push(AgentEvent::Tool { name: one_line(name, NAME_CHARS_MAX) });
                 }
                 _ => {}
             }
@@ -246,16 +211,9 @@ impl Facts {
 
     fn user(&mut self, event: &Event<'_>, out: &mut Vec<AgentEvent>) {
         let nested = event.parent_tool_use_id.is_some();
-        for block in blocks(event)
-            .iter()
-            .filter(|b| b.kind.as_deref() == Some("tool_result"))
-        {
+        for block in blocks(event).iter().filter(|b| b.kind.as_deref() == Some("tool_result")) {
             let id = block.tool_use_id.as_deref();
-            if self
-                .denials
-                .iter()
-                .any(|(denied, _)| Some(denied.as_str()) == id)
-            {
+            if self.denials.iter().any(|(denied, _)| Some(denied.as_str()) == id) {
                 continue; // Shown as a denial already.
             }
             if let Some(answer) = show::tool_answer(block, nested) {
@@ -274,20 +232,12 @@ impl Facts {
         self.limit_rejected = true;
         self.limit_resets_at = info.resets_at.and_then(reset::seconds);
         let limit = info.limit.as_deref().unwrap_or("usage");
-        show::line(
-            &format!("✗ the {} limit is reached", one_line(limit, NAME_CHARS_MAX)),
-            out,
-        );
+        show::line(&format!("✗ the {} limit is reached", one_line(limit, NAME_CHARS_MAX)), out);
     }
 
     fn result(&mut self, event: &Event<'_>, out: &mut Vec<AgentEvent>) {
         for denial in event.permission_denials.iter().flat_map(|items| &items.0) {
-            self.denied(
-                denial.tool_name.as_deref(),
-                denial.tool_use_id.as_deref(),
-                None,
-                out,
-            );
+            self.denied(denial.tool_name.as_deref(), denial.tool_use_id.as_deref(), None, out);
         }
         self.spending.add(event);
         let closing = Closing::read(event);
@@ -296,17 +246,12 @@ impl Facts {
             // The text of an API error was shown as a message already.
             let shown = self.last_text.trim() == message;
             let statement = &closing.terminal.statement;
-            let status = event
-                .api_error_status
-                .map(|code| format!(" (HTTP {code})"))
-                .unwrap_or_default();
+            let status =
+                event.api_error_status.map(|code| format!(" (HTTP {code})")).unwrap_or_default();
             let message = if shown || message.is_empty() {
                 format!("✗ {statement}{status}")
             } else {
-                format!(
-                    "✗ {statement}{status}: {}",
-                    one_line(message, MESSAGE_CHARS_MAX)
-                )
+                format!("✗ {statement}{status}: {}", one_line(message, MESSAGE_CHARS_MAX))
             };
             show::line(&message, out);
         }
@@ -315,9 +260,7 @@ impl Facts {
 }
 
 fn blocks<'a>(event: &Event<'a>) -> Vec<Block<'a>> {
-    let message = event
-        .message
-        .and_then(|raw| serde_json::from_str::<Message<'a>>(raw.get()).ok());
+    let message = event.message.and_then(|raw| serde_json::from_str::<Message<'a>>(raw.get()).ok());
     match message.and_then(|message| message.content) {
         Some(Content::Blocks(blocks)) => blocks,
         // A message of a person or of a hook; nothing of the agent's.

@@ -24,10 +24,7 @@ pub(super) fn reset_time(text: &str, now: Option<jiff::Timestamp>) -> Option<Tim
         .rsplit_once([',', ' '])
         .map(|(d, c)| (d.trim_end_matches([',', ' ']), c))
     {
-        Some((date, clock)) => (
-            Some(date.trim_end_matches(" at").trim_end_matches(',')),
-            clock,
-        ),
+        Some((date, clock)) => (Some(date.trim_end_matches(" at").trim_end_matches(',')), clock),
         None => (None, clock.trim()),
     };
     let time = clock_time(clock.trim())?;
@@ -47,37 +44,23 @@ pub(super) fn seconds(seconds: f64) -> Option<Timestamp> {
 
 /// The next time it is `time`.
 fn at_hour(now: &ZonedDateTime, time: Time) -> Option<ZonedDateTime> {
-    let today = now
-        .date()
-        .to_datetime(time)
-        .to_zoned_datetime(now.time_zone().clone())
-        .ok()?;
-    if today > *now {
-        Some(today)
-    } else {
-        today.checked_add(Span::new().days(1)).ok()
-    }
+    let today = now.date().to_datetime(time).to_zoned_datetime(now.time_zone().clone()).ok()?;
+    if today > *now { Some(today) } else { today.checked_add(Span::new().days(1)).ok() }
 }
 
 /// `time` on the next day that is `Nov 3`.
 fn on_date(now: &ZonedDateTime, date: &str, time: Time) -> Option<ZonedDateTime> {
-    const MONTHS: [&str; 12] = [
-        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
-    ];
+    const MONTHS: [&str; 12] =
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
     let (month, day) = date.trim().split_once(' ')?;
     let month = month.get(..3)?.to_ascii_lowercase();
     let month = MONTHS.iter().position(|name| *name == month)? + 1;
     let day: i8 = day.trim().parse().ok()?;
-    [now.year(), now.year().checked_add(1)?]
-        .into_iter()
-        .find_map(|year| {
-            let date = jiff::civil::Date::new(year, i8::try_from(month).ok()?, day).ok()?;
-            let end = date
-                .to_datetime(time)
-                .to_zoned_datetime(now.time_zone().clone())
-                .ok()?;
-            (end > *now).then_some(end)
-        })
+    [now.year(), now.year().checked_add(1)?].into_iter().find_map(|year| {
+        let date = jiff::civil::Date::new(year, i8::try_from(month).ok()?, day).ok()?;
+        let end = date.to_datetime(time).to_zoned_datetime(now.time_zone().clone()).ok()?;
+        (end > *now).then_some(end)
+    })
 }
 
 /// `2pm`, `3:30am`, `14:00`.
@@ -97,9 +80,7 @@ fn clock_time(text: &str) -> Option<Time> {
 }
 
 fn leading_number(text: &str) -> Option<(u64, &str)> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at(digits);
     Some((number.parse().ok()?, rest))
 }
@@ -111,11 +92,7 @@ mod tests {
     fn reset(text: &str) -> Option<String> {
         let now = "2026-11-30T09:40:44.262Z".parse().unwrap();
         let end = reset_time(text, Some(now))?;
-        Some(
-            jiff::Timestamp::from_microsecond(end.as_micros())
-                .unwrap()
-                .to_string(),
-        )
+        Some(jiff::Timestamp::from_microsecond(end.as_micros()).unwrap().to_string())
     }
 
     #[test]
@@ -131,11 +108,7 @@ mod tests {
             ("Dec 3 at 2pm (UTC)", "2026-12-03T14:00:00Z"),
             ("Jan 2, 12pm (UTC)", "2027-01-02T12:00:00Z"),
         ] {
-            assert_eq!(
-                reset(&format!("{limit}{text}")).as_deref(),
-                Some(end),
-                "{text}"
-            );
+            assert_eq!(reset(&format!("{limit}{text}")).as_deref(), Some(end), "{text}");
         }
         assert_eq!(
             reset("Claude AI usage limit reached|1749924000").as_deref(),

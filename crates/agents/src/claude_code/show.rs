@@ -11,9 +11,7 @@ const TEXT_LINES_MAX: usize = 10_000;
 
 /// One line.
 pub(super) fn line(text: &str, out: &mut Vec<AgentEvent>) {
-    out.push(AgentEvent::Line(
-        beginning(text, PIECE_BYTES_MAX).to_owned(),
-    ));
+    out.push(AgentEvent::Line(beginning(text, PIECE_BYTES_MAX).to_owned()));
 }
 
 /// The lines of a text; what a helper agent says is set in.
@@ -33,9 +31,7 @@ pub(super) fn text(text: &str, nested: bool, out: &mut Vec<AgentEvent>) {
     }
     let left = lines.count();
     if left > 0 {
-        out.push(AgentEvent::Line(format!(
-            "{margin}[{left} more lines of this answer]"
-        )));
+        out.push(AgentEvent::Line(format!("{margin}[{left} more lines of this answer]")));
     }
 }
 
@@ -61,10 +57,7 @@ fn summary<'a>(input: &'a ToolInput<'_>) -> Option<&'a str> {
         &input.path,
         &input.description,
     ];
-    known
-        .into_iter()
-        .find_map(|field| field.as_deref())
-        .filter(|text| !text.is_empty())
+    known.into_iter().find_map(|field| field.as_deref()).filter(|text| !text.is_empty())
 }
 
 /// The first line of a tool's answer, and how many follow.
@@ -79,41 +72,25 @@ pub(super) fn tool_answer(block: &Block<'_>, nested: bool) -> Option<String> {
     if first.is_empty() {
         return None;
     }
-    let error = if block.is_error == Some(true) {
-        "error: "
-    } else {
-        ""
-    };
+    let error = if block.is_error == Some(true) { "error: " } else { "" };
     let more = match rest.split('\n').filter(|line| !line.is_empty()).count() {
         0 => String::new(),
         count => format!(" (+{count} lines)"),
     };
-    Some(format!(
-        "{margin}  ⎿ {error}{}{more}",
-        one_line(first, SUMMARY_CHARS_MAX)
-    ))
+    Some(format!("{margin}  ⎿ {error}{}{more}", one_line(first, SUMMARY_CHARS_MAX)))
 }
 
 /// `● session … (model, version)`.
 pub(super) fn init(event: &Event<'_>) -> String {
     let session = event.session_id.as_deref().unwrap_or("without an id");
     let model = event.model.as_deref().unwrap_or("unknown model");
-    let version = event
-        .claude_code_version
-        .as_deref()
-        .unwrap_or("of unknown version");
-    one_line(
-        &format!("● session {session} ({model}, Claude Code {version})"),
-        SUMMARY_CHARS_MAX,
-    )
+    let version = event.claude_code_version.as_deref().unwrap_or("of unknown version");
+    one_line(&format!("● session {session} ({model}, Claude Code {version})"), SUMMARY_CHARS_MAX)
 }
 
 /// What went wrong in a retry: `rate_limit (HTTP 429)`.
 pub(super) fn retry_cause(event: &Event<'_>) -> String {
-    let error = one_line(
-        event.error.as_deref().unwrap_or("unknown"),
-        SUMMARY_CHARS_MAX,
-    );
+    let error = one_line(event.error.as_deref().unwrap_or("unknown"), SUMMARY_CHARS_MAX);
     match event.error_status {
         Some(status) => format!("{error} (HTTP {status})"),
         None => error,
@@ -123,13 +100,9 @@ pub(super) fn retry_cause(event: &Event<'_>) -> String {
 /// `↻ retry 1/10 in 0.6 s: rate_limit (HTTP 429)`.
 pub(super) fn retry(event: &Event<'_>, delay_ms: Option<u64>) -> String {
     let attempt = event.attempt.unwrap_or_default();
-    let of = event
-        .max_retries
-        .map(|max| format!("/{max}"))
-        .unwrap_or_default();
-    let delay = delay_ms
-        .map(|ms| format!(" in {}.{} s", ms / 1_000, ms % 1_000 / 100))
-        .unwrap_or_default();
+    let of = event.max_retries.map(|max| format!("/{max}")).unwrap_or_default();
+    let delay =
+        delay_ms.map(|ms| format!(" in {}.{} s", ms / 1_000, ms % 1_000 / 100)).unwrap_or_default();
     format!("↻ retry {attempt}{of}{delay}: {}", retry_cause(event))
 }
 

@@ -24,10 +24,7 @@ impl Spending {
     pub(super) fn add(&mut self, event: &Event<'_>) {
         let since = event.model_usage_since_last_result.as_ref();
         let stated = event.usage.map(stated_usage);
-        let usage = since
-            .map(models_usage)
-            .filter(|usage| *usage != Usage::default())
-            .or(stated);
+        let usage = since.map(models_usage).filter(|usage| *usage != Usage::default()).or(stated);
         if let Some(usage) = usage {
             self.usage = Some(sum(self.usage.unwrap_or_default(), usage));
         }
@@ -38,10 +35,7 @@ impl Spending {
         };
         let cost: f64 = own.0.iter().filter_map(|model| model.cost_usd).sum();
         self.incomplete |= own.0.iter().any(|model| model.cost_usd.is_none());
-        self.guessed |= own
-            .0
-            .iter()
-            .any(|model| model.cost_basis.as_deref() == Some("unknown"));
+        self.guessed |= own.0.iter().any(|model| model.cost_basis.as_deref() == Some("unknown"));
         self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost);
     }
 
@@ -52,10 +46,7 @@ impl Spending {
     pub(super) fn cost(&self) -> Option<CostMicros> {
         let micros = (self.cost_usd? * 1e6).round();
         let known = !self.incomplete && micros >= 0.0 && micros.is_finite();
-        known.then_some(CostMicros {
-            amount: micros as u64,
-            estimated: self.guessed,
-        })
+        known.then_some(CostMicros { amount: micros as u64, estimated: self.guessed })
     }
 }
 
@@ -86,9 +77,7 @@ fn stated_usage(tokens: Tokens) -> Usage {
         cache_read_tokens: tokens.cache_read_input_tokens,
         cache_write_tokens: tokens.cache_creation_input_tokens,
         output_tokens: tokens.output_tokens,
-        reasoning_tokens: tokens
-            .output_tokens_details
-            .and_then(|details| details.thinking_tokens),
+        reasoning_tokens: tokens.output_tokens_details.and_then(|details| details.thinking_tokens),
     }
 }
 

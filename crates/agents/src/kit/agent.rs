@@ -166,10 +166,7 @@ pub trait Agent: Sync {
 
     /// What it runs with when nothing was asked for.
     fn default_permissions(&self) -> Permissions {
-        self.permissions()
-            .first()
-            .copied()
-            .unwrap_or(Permissions::Full)
+        self.permissions().first().copied().unwrap_or(Permissions::Full)
     }
 
     /// Its own variables, let through to it; a trailing `*` means every name that begins so.
@@ -201,9 +198,5 @@ pub(crate) fn refuse_budget(
 
 /// Refuses text that cannot be an argument.
 pub(crate) fn refuse_nul(what: &'static str, text: &str) -> Result<(), LaunchError> {
-    if text.contains('\0') {
-        Err(LaunchError::NulByte { what })
-    } else {
-        Ok(())
-    }
+    if text.contains('\0') { Err(LaunchError::NulByte { what }) } else { Ok(()) }
 }

@@ -134,10 +134,7 @@ pub fn environment_for(
         .filter(|(name, _)| !from_shell || IDENTITY.contains(&name.as_str()))
         .collect();
     environment.extend(submitted);
-    environment
-        .into_iter()
-        .filter(|(name, value)| passes(agent, name, value))
-        .collect()
+    environment.into_iter().filter(|(name, value)| passes(agent, name, value)).collect()
 }
 
 fn passes(agent: &dyn Agent, name: &str, value: &str) -> bool {
@@ -146,10 +143,7 @@ fn passes(agent: &dyn Agent, name: &str, value: &str) -> bool {
     let lists = [IDENTITY, ALLOWED, agent.env_keys()];
     is_variable
         && !FORBIDDEN.iter().any(|pattern| matches(pattern, name))
-        && lists
-            .into_iter()
-            .flatten()
-            .any(|pattern| matches(pattern, name))
+        && lists.into_iter().flatten().any(|pattern| matches(pattern, name))
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
@@ -173,39 +167,24 @@ mod tests {
 
     fn names(agent: &str, submitted: &str, daemon: &str) -> String {
         let environment = environment_for(find(agent).unwrap(), pairs(submitted), pairs(daemon));
-        environment
-            .iter()
-            .map(|(n, v)| format!("{n}={v}"))
-            .collect::<Vec<_>>()
-            .join(" ")
+        environment.iter().map(|(n, v)| format!("{n}={v}")).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn the_shells_values_count_and_the_daemons_secrets_stay() {
         let daemon = "HOME=/d PATH=/d ANTHROPIC_API_KEY=d HTTP_PROXY=d AWS_SECRET_ACCESS_KEY=d";
         assert_eq!(
-            names(
-                "claude",
-                "PATH=/s LC_ALL=C ANTHROPIC_API_KEY=s FOO=1",
-                daemon
-            ),
+            names("claude", "PATH=/s LC_ALL=C ANTHROPIC_API_KEY=s FOO=1", daemon),
             "ANTHROPIC_API_KEY=s HOME=/d LC_ALL=C PATH=/s"
         );
         assert_eq!(names("claude", "PATH=/s", daemon), "HOME=/d PATH=/s");
-        assert_eq!(
-            names("command", "PATH=/s ANTHROPIC_API_KEY=s", daemon),
-            "HOME=/d PATH=/s"
-        );
+        assert_eq!(names("command", "PATH=/s ANTHROPIC_API_KEY=s", daemon), "HOME=/d PATH=/s");
     }
 
     #[test]
     fn without_a_shell_the_daemons_allowed_values_count() {
         assert_eq!(
-            names(
-                "claude",
-                "",
-                "HOME=/d ANTHROPIC_API_KEY=d https_proxy=p DATABASE_URL=d"
-            ),
+            names("claude", "", "HOME=/d ANTHROPIC_API_KEY=d https_proxy=p DATABASE_URL=d"),
             "ANTHROPIC_API_KEY=d HOME=/d https_proxy=p"
         );
     }
@@ -215,24 +194,15 @@ mod tests {
         let nested = "CLAUDECODE=1 CLAUDE_CODE_ENTRYPOINT=cli CLAUDE_CODE_SSE_PORT=1 \
             CLAUDE_CODE_SESSION_ID=x OSTLER_RUN=m OSTLER_HOME=/o HASKELL_AGENT_CLI=/c";
         assert_eq!(
-            names(
-                "claude",
-                &format!("CLAUDE_CODE_USE_BEDROCK=1 {nested}"),
-                nested
-            ),
+            names("claude", &format!("CLAUDE_CODE_USE_BEDROCK=1 {nested}"), nested),
             "CLAUDE_CODE_USE_BEDROCK=1"
         );
     }
 
     #[test]
     fn what_no_environment_can_hold_is_left_out() {
-        let odd = vec![
-            ("LC_A=B".to_owned(), "x".to_owned()),
-            ("LANG".to_owned(), "a\0b".to_owned()),
-        ];
-        assert_eq!(
-            environment_for(find("command").unwrap(), odd, Vec::new()),
-            []
-        );
+        let odd =
+            vec![("LC_A=B".to_owned(), "x".to_owned()), ("LANG".to_owned(), "a\0b".to_owned())];
+        assert_eq!(environment_for(find("command").unwrap(), odd, Vec::new()), []);
     }
 }

@@ -13,11 +13,7 @@ pub fn fuzz_readers(bytes: &[u8]) {
     let piece = usize::from(bytes.first().copied().unwrap_or_default());
     for agent in REGISTRY {
         let whole = read(*agent, bytes, bytes.len());
-        assert!(
-            whole == read(*agent, bytes, piece),
-            "{}: a cut shows",
-            agent.id()
-        );
+        assert!(whole == read(*agent, bytes, piece), "{}: a cut shows", agent.id());
         for event in whole.0 {
             if let AgentEvent::Line(line) = event {
                 assert!(line.len() <= crate::PIECE_BYTES_MAX && !line.contains('\n'));

@@ -185,16 +185,10 @@ mod tests {
     #[test]
     fn r_75_a_long_line_is_cut_into_pieces_of_4096_bytes() {
         let exact = "x".repeat(PIECE_BYTES_MAX);
-        assert_eq!(
-            pieces(&[exact.as_bytes(), b"\n", b"y\n"]),
-            [exact.as_str(), "y"]
-        );
+        assert_eq!(pieces(&[exact.as_bytes(), b"\n", b"y\n"]), [exact.as_str(), "y"]);
         assert_eq!(pieces(&[exact.as_bytes(), b"y\n"]), [exact.as_str(), "y"]);
         let lines = pieces(&["é".repeat(5_000).as_bytes()]);
-        assert_eq!(
-            lines.iter().map(String::len).collect::<Vec<_>>(),
-            [4_096, 4_096, 1_808]
-        );
+        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [4_096, 4_096, 1_808]);
         // 4,095 bytes and a character of three: it moves to the next piece as a whole.
         let lines = pieces(&[format!("{}€z", "x".repeat(4_095)).as_bytes()]);
         assert_eq!(lines, ["x".repeat(4_095), "€z".to_owned()]);

@@ -16,11 +16,7 @@ pub(crate) struct PlainReader {
 
 impl PlainReader {
     pub(crate) fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            stdout: Pieces::default(),
-            stderr: Pieces::default(),
-        }
+        Self { name, stdout: Pieces::default(), stderr: Pieces::default() }
     }
 }
 
@@ -34,10 +30,8 @@ impl Reader for PlainReader {
     }
 
     fn finish_streams(&mut self, out: &mut Vec<AgentEvent>) {
-        self.stdout
-            .finish(&mut |line| out.push(AgentEvent::Line(line)));
-        self.stderr
-            .finish(&mut |line| out.push(AgentEvent::Line(line)));
+        self.stdout.finish(&mut |line| out.push(AgentEvent::Line(line)));
+        self.stderr.finish(&mut |line| out.push(AgentEvent::Line(line)));
     }
 
     fn terminal(&self) -> Option<&Terminal> {
@@ -65,17 +59,12 @@ impl Reader for PlainReader {
 /// The failure that an exit alone speaks of.
 pub(crate) fn exit_failure(name: &str, exit: Option<Exit>) -> Failure {
     match exit {
-        Some(Exit::Code(code)) => Failure::new(
-            FailureClass::ExitStatus,
-            format!("{name} exited with status {code}"),
-        ),
-        Some(Exit::Signal(signal)) => Failure::new(
-            FailureClass::Signal,
-            format!("{name} was ended by signal {signal}"),
-        ),
-        None => Failure::new(
-            FailureClass::Unknown,
-            format!("nobody saw how {name} ended"),
-        ),
+        Some(Exit::Code(code)) => {
+            Failure::new(FailureClass::ExitStatus, format!("{name} exited with status {code}"))
+        }
+        Some(Exit::Signal(signal)) => {
+            Failure::new(FailureClass::Signal, format!("{name} was ended by signal {signal}"))
+        }
+        None => Failure::new(FailureClass::Unknown, format!("nobody saw how {name} ended")),
     }
 }

@@ -25,8 +25,7 @@ pub fn find_program(name: &str, path: Option<&OsStr>, cwd: &Path) -> Option<Path
 }
 
 fn is_executable(file: &Path) -> bool {
-    file.metadata()
-        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]
@@ -37,19 +36,10 @@ mod tests {
     fn r_06_a_program_is_looked_for_on_the_given_path_only() {
         let root = Path::new("/");
         let bin = Some(OsStr::new("/nonexistent:/bin:/usr/bin"));
-        assert_eq!(
-            find_program("sh", bin, root),
-            Some(PathBuf::from("/bin/sh"))
-        );
-        assert_eq!(
-            find_program("sh", Some(OsStr::new("/nonexistent")), root),
-            None
-        );
+        assert_eq!(find_program("sh", bin, root), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(find_program("sh", Some(OsStr::new("/nonexistent")), root), None);
         assert_eq!(find_program("sh", None, root), None);
-        assert_eq!(
-            find_program("bin/sh", None, root),
-            Some(PathBuf::from("/bin/sh"))
-        );
+        assert_eq!(find_program("bin/sh", None, root), Some(PathBuf::from("/bin/sh")));
         assert_eq!(
             find_program("sh", Some(OsStr::new("bin")), root),
             Some(PathBuf::from("/bin/sh"))

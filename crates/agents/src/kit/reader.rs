@@ -123,10 +123,7 @@ impl Conclusion {
 
     /// A failure, and nothing else known.
     pub(crate) fn failed(failure: Failure) -> Self {
-        Self {
-            failure: Some(failure),
-            ..Self::new(Status::Failed)
-        }
+        Self { failure: Some(failure), ..Self::new(Status::Failed) }
     }
 }
 
@@ -154,17 +151,12 @@ pub(crate) fn one_line(text: &str, chars_max: usize) -> String {
             line.push('…');
             break;
         }
-        line.push(if matches!(character, '\n' | '\r' | '\t') {
-            ' '
-        } else {
-            character
-        });
+        line.push(if matches!(character, '\n' | '\r' | '\t') { ' ' } else { character });
     }
     line
 }
 
 /// The longest beginning of `text` that has at most `bytes_max` bytes.
 pub(crate) fn beginning(text: &str, bytes_max: usize) -> &str {
-    text.get(..text.floor_char_boundary(bytes_max))
-        .unwrap_or(text)
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }
