@@ -100,9 +100,7 @@ impl RealDisk {
     }
 
     fn dir(&self) -> io::Result<&OwnedFd> {
-        self.dir
-            .as_ref()
-            .ok_or_else(|| io::Error::other("no directory entered"))
+        self.dir.as_ref().ok_or_else(|| io::Error::other("no directory entered"))
     }
 
     fn open_at(&self, name: &str, flags: OFlags) -> io::Result<File> {

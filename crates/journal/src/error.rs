@@ -143,11 +143,7 @@ pub enum Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Torn {
-                file,
-                offset,
-                bytes,
-            } => write!(
+            Self::Torn { file, offset, bytes } => write!(
                 f,
                 "{file}: an unfinished append of {bytes} bytes at byte {offset}, never reported, is not counted"
             ),

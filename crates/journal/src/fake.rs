@@ -102,10 +102,7 @@ impl Clone for FakeDisk {
     fn clone(&self) -> Self {
         let mut machine = self.machine();
         machine.next_process += 1;
-        Self {
-            machine: Arc::clone(&self.machine),
-            process: machine.next_process,
-        }
+        Self { machine: Arc::clone(&self.machine), process: machine.next_process }
     }
 }
 
@@ -121,10 +118,7 @@ impl Drop for FakeDisk {
 impl FakeDisk {
     /// An empty machine.
     pub fn new() -> Self {
-        Self {
-            machine: Arc::default(),
-            process: 0,
-        }
+        Self { machine: Arc::default(), process: 0 }
     }
 
     /// Another machine in the same state, with no fault planned and nobody running.
@@ -133,10 +127,7 @@ impl FakeDisk {
         machine.fault = None;
         machine.killed = false;
         machine.locked_by = None;
-        Self {
-            machine: Arc::new(Mutex::new(machine)),
-            process: 0,
-        }
+        Self { machine: Arc::new(Mutex::new(machine)), process: 0 }
     }
 
     /// How many calls there were.
@@ -170,9 +161,7 @@ impl FakeDisk {
         let machine = self.machine();
         let read = |id: &u64| machine.inodes.get(id).map(|inode| inode.now.clone());
         let names = machine.names.iter();
-        names
-            .map(|(name, id)| (name.clone(), read(id).unwrap_or_default()))
-            .collect()
+        names.map(|(name, id)| (name.clone(), read(id).unwrap_or_default())).collect()
     }
 
     /// Puts a durable file there, replacing what was.
@@ -246,22 +235,14 @@ fn error<T>(number: i32) -> io::Result<T> {
 impl Machine {
     fn add_inode(&mut self, kind: Kind, owned: bool) -> u64 {
         self.next_inode += 1;
-        let inode = Inode {
-            now: Vec::new(),
-            durable: Vec::new(),
-            dirty: BTreeSet::new(),
-            kind,
-            owned,
-        };
+        let inode =
+            Inode { now: Vec::new(), durable: Vec::new(), dirty: BTreeSet::new(), kind, owned };
         self.inodes.insert(self.next_inode, inode);
         self.next_inode
     }
 
     fn named(&self, name: &str) -> io::Result<u64> {
-        self.names
-            .get(name)
-            .copied()
-            .map_or_else(|| error(ENOENT), Ok)
+        self.names.get(name).copied().map_or_else(|| error(ENOENT), Ok)
     }
 
     fn facts(&self, id: u64) -> io::Result<Facts> {
@@ -280,9 +261,7 @@ impl Machine {
         let grown = (start + bytes.len()).saturating_sub(inode.now.len()) as u64;
         let fits = match &mut self.free_bytes {
             Some(free) if *free < grown => {
-                let fits = bytes
-                    .len()
-                    .saturating_sub(usize::try_from(grown - *free).unwrap_or(0));
+                let fits = bytes.len().saturating_sub(usize::try_from(grown - *free).unwrap_or(0));
                 *free = 0;
                 fits
             }
@@ -293,11 +272,7 @@ impl Machine {
             None => bytes.len(),
         };
         inode.set(start, bytes.get(..fits).unwrap_or_default());
-        if fits < bytes.len() {
-            error(ENOSPC)
-        } else {
-            Ok(())
-        }
+        if fits < bytes.len() { error(ENOSPC) } else { Ok(()) }
     }
 
     /// The bytes of a file nobody can name any more are free again.
@@ -337,8 +312,7 @@ impl Inode {
         if let Some(place) = self.now.get_mut(start..end) {
             place.copy_from_slice(bytes);
         }
-        self.dirty
-            .extend(start / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES));
+        self.dirty.extend(start / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES));
     }
 
     fn flush(&mut self, sector: usize) {
@@ -389,12 +363,7 @@ impl Disk for FakeDisk {
             |_| {},
             |machine| match machine.dir_made {
                 false => error(ENOENT),
-                true => Ok(Facts {
-                    kind: Kind::Dir,
-                    owned: true,
-                    private: true,
-                    bytes: 0,
-                }),
+                true => Ok(Facts { kind: Kind::Dir, owned: true, private: true, bytes: 0 }),
             },
         )
     }
@@ -436,17 +405,11 @@ impl Disk for FakeDisk {
     }
 
     fn list(&mut self) -> io::Result<Vec<String>> {
-        self.call(
-            |_| {},
-            |machine| Ok(machine.names.keys().cloned().collect()),
-        )
+        self.call(|_| {}, |machine| Ok(machine.names.keys().cloned().collect()))
     }
 
     fn facts(&mut self, name: &str) -> io::Result<Facts> {
-        self.call(
-            |_| {},
-            |machine| machine.named(name).and_then(|id| machine.facts(id)),
-        )
+        self.call(|_| {}, |machine| machine.named(name).and_then(|id| machine.facts(id)))
     }
 
     fn open(&mut self, name: &str, _write: bool) -> io::Result<(FakeFile, Facts)> {
@@ -508,10 +471,7 @@ impl Disk for FakeDisk {
             }
         };
         self.call(forget, |machine| {
-            let inode = machine
-                .inodes
-                .get_mut(&file.0)
-                .map_or_else(|| error(ENOENT), Ok)?;
+            let inode = machine.inodes.get_mut(&file.0).map_or_else(|| error(ENOENT), Ok)?;
             for sector in std::mem::take(&mut inode.dirty) {
                 inode.flush(sector);
             }

@@ -64,14 +64,13 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
 /// One past the last byte that is not zero; 0 when there is none.
 pub(crate) fn written_end(bytes: &[u8]) -> usize {
     let mut end = bytes.len();
-    for block in bytes.rchunks(ZEROS.len()) {
-        if !is_zero_block(block) {
-            let zeros = block.iter().rev().take_while(|byte| **byte == 0).count();
-            return end.saturating_sub(zeros);
-        }
-        end = end.saturating_sub(block.len());
+    // By coarse blocks, then by fine ones, then by bytes.
+    for step in [ZEROS.len(), 64, 1] {
+        let rest = bytes.get(..end).unwrap_or_default();
+        let zero = rest.rchunks(step).take_while(|block| is_zero_block(block));
+        end = end.saturating_sub(zero.map(<[u8]>::len).sum());
     }
-    0
+    end
 }
 
 /// What unused space holds, a block of it.
@@ -109,37 +108,23 @@ pub(crate) struct SnapshotHeader {
 
 impl SegmentHeader {
     pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
-        encode_header(
-            SEGMENT_MAGIC,
-            [self.number, self.first_sequence, self.file_bytes],
-        )
+        encode_header(SEGMENT_MAGIC, [self.number, self.first_sequence, self.file_bytes])
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderProblem> {
         let [number, first_sequence, file_bytes] = decode_header(SEGMENT_MAGIC, bytes)?;
-        Ok(Self {
-            number,
-            first_sequence,
-            file_bytes,
-        })
+        Ok(Self { number, first_sequence, file_bytes })
     }
 }
 
 impl SnapshotHeader {
     pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
-        encode_header(
-            SNAPSHOT_MAGIC,
-            [self.sequence, self.floor, self.payload_bytes],
-        )
+        encode_header(SNAPSHOT_MAGIC, [self.sequence, self.floor, self.payload_bytes])
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderProblem> {
         let [sequence, floor, payload_bytes] = decode_header(SNAPSHOT_MAGIC, bytes)?;
-        Ok(Self {
-            sequence,
-            floor,
-            payload_bytes,
-        })
+        Ok(Self { sequence, floor, payload_bytes })
     }
 }
 
@@ -235,11 +220,7 @@ pub(crate) fn finish_batch(buffer: &mut Vec<u8>, start: usize, records: u32, fir
     if let Some(place) = buffer.get_mut(start..start + BATCH_HEADER_BYTES) {
         place.copy_from_slice(&header);
     }
-    let batch = BatchHeader {
-        body_bytes,
-        records,
-        first_sequence,
-    };
+    let batch = BatchHeader { body_bytes, records, first_sequence };
     buffer.resize(start + batch.extent() - BATCH_FOOTER_BYTES, 0);
     let sealed = crc32c::crc32c(buffer.get(start..).unwrap_or_default());
     buffer.extend_from_slice(&sealed.to_le_bytes());

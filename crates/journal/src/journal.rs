@@ -143,9 +143,10 @@ impl<D: Disk> Journal<D> {
     /// The sum of [`batch_cost`] of appends that is sure to fit into space already allocated,
     /// however it is divided.
     pub fn room(&self) -> u64 {
-        let reserve = self.reserve.as_ref().map_or(0, |reserve| {
-            reserve.bytes.saturating_sub(SEGMENT_HEADER_BYTES)
-        });
+        let reserve = self
+            .reserve
+            .as_ref()
+            .map_or(0, |reserve| reserve.bytes.saturating_sub(SEGMENT_HEADER_BYTES));
         // Not the sum: the batch that no longer fits the active segment leaves its rest unused.
         self.active_rest().max(reserve)
     }
@@ -194,11 +195,7 @@ impl<D: Disk> Journal<D> {
         source: io::Error,
     ) -> AppendError {
         self.poisoned = true;
-        AppendError::Io {
-            doing,
-            file: self.dir.join(name),
-            source,
-        }
+        AppendError::Io { doing, file: self.dir.join(name), source }
     }
 
     fn measure(&self, payloads: &[&[u8]]) -> Result<(u32, u64), AppendError> {
@@ -207,10 +204,7 @@ impl<D: Disk> Journal<D> {
         for payload in payloads {
             let bytes = payload.len() as u64;
             if bytes > record_max {
-                return Err(AppendError::TooLarge {
-                    bytes,
-                    bytes_max: record_max,
-                });
+                return Err(AppendError::TooLarge { bytes, bytes_max: record_max });
             }
             payload_bytes = payload_bytes.saturating_add(bytes);
         }
@@ -272,8 +266,7 @@ impl<D: Disk> Journal<D> {
             begin_batch(&mut self.buffer);
         }
         let records_bytes = u64::from(records) * RECORD_OVERHEAD_BYTES + payload_bytes;
-        self.buffer
-            .reserve(usize::try_from(records_bytes).unwrap_or(0));
+        self.buffer.reserve(usize::try_from(records_bytes).unwrap_or(0));
         for payload in payloads {
             push_record(&mut self.buffer, payload);
         }
@@ -283,10 +276,7 @@ impl<D: Disk> Journal<D> {
     }
 
     fn seal(&mut self) {
-        let fresh = self
-            .segments
-            .back()
-            .is_some_and(|active| active.used_bytes == 0);
+        let fresh = self.segments.back().is_some_and(|active| active.used_bytes == 0);
         let start = if fresh { HEADER_BYTES } else { 0 };
         let before = self.last_sequence - u64::from(self.staged_records);
         finish_batch(&mut self.buffer, start, self.staged_records, before + 1);
@@ -347,11 +337,7 @@ impl<D: Disk> Journal<D> {
             return Err(self.poison("sync the directory for", &name, source));
         }
         self.next_number = number.saturating_add(1);
-        Ok(Reserve {
-            file,
-            number,
-            bytes,
-        })
+        Ok(Reserve { file, number, bytes })
     }
 
     /// Zeros are written, not only allocated: flushing into extents that are still marked unwritten
@@ -366,8 +352,7 @@ impl<D: Disk> Journal<D> {
         while offset < bytes {
             let piece = (bytes - offset).min(ZEROS.len() as u64);
             let zeros = ZEROS.get(..usize::try_from(piece).unwrap_or(0));
-            self.disk
-                .write_at(&file, offset, zeros.unwrap_or_default())?;
+            self.disk.write_at(&file, offset, zeros.unwrap_or_default())?;
             offset += piece;
         }
         self.disk.sync(&file)?;

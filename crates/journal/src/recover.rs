@@ -74,10 +74,7 @@ impl Loaded {
         let bytes = entry.payload.len() as u64;
         self.records += 1;
         self.payload_bytes += bytes;
-        if self
-            .snapshot
-            .is_none_or(|snapshot| entry.sequence > snapshot.sequence)
-        {
+        if self.snapshot.is_none_or(|snapshot| entry.sequence > snapshot.sequence) {
             self.bytes_since_snapshot += bytes + RECORD_OVERHEAD_BYTES;
         }
     }
@@ -92,9 +89,7 @@ impl<D: Disk> Journal<D> {
         options: Options,
         visit: &mut Visitor<'_>,
     ) -> Result<Opened<D>, OpenError> {
-        options
-            .check()
-            .map_err(|reason| OpenError::Options { reason })?;
+        options.check().map_err(|reason| OpenError::Options { reason })?;
         let private = enter(&mut disk, dir, true)?;
         take_lock(&mut disk, dir)?;
         let read = survey(&mut disk, dir, &options, true).and_then(|mut files| {
@@ -115,13 +110,8 @@ impl<D: Disk> Journal<D> {
 /// Enters the directory; makes it when `make`. Returns whether it is closed to others.
 pub(crate) fn enter<D: Disk>(disk: &mut D, dir: &Utf8Path, make: bool) -> Result<bool, OpenError> {
     let mut entered = disk.enter(dir);
-    if make
-        && entered
-            .as_ref()
-            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    {
-        disk.make_dir(dir)
-            .map_err(io_error("make the directory", dir, ""))?;
+    if make && entered.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        disk.make_dir(dir).map_err(io_error("make the directory", dir, ""))?;
         entered = disk.enter(dir);
     }
     let facts = entered.map_err(io_error("enter the directory", dir, ""))?;
@@ -137,9 +127,7 @@ fn take_lock<D: Disk>(disk: &mut D, dir: &Utf8Path) -> Result<(), OpenError> {
     }
     match disk.lock(LOCK).map_err(io_error("lock", dir, LOCK))? {
         Lock::Taken => Ok(()),
-        Lock::Held => Err(OpenError::Locked {
-            file: dir.join(LOCK),
-        }),
+        Lock::Held => Err(OpenError::Locked { file: dir.join(LOCK) }),
     }
 }
 
@@ -152,21 +140,16 @@ pub(crate) fn load<D: Disk>(
     visit: &mut Visitor<'_>,
 ) -> Result<Loaded, OpenError> {
     let mut loaded = Loaded::default();
+    check_numbers(dir, &files.segments)?;
     let begun = count_begun(disk, dir, files, &mut loaded.bytes)?;
     let used = files.segments.get(..begun).unwrap_or_default();
-    check_numbers(dir, used)?;
     let mut floor = 1;
     if let Some(snapshot) = &files.snapshot {
         let (header, payload) = read_snapshot(disk, dir, snapshot)?;
         floor = header.floor;
-        loaded.snapshot = Some(SnapshotMark {
-            sequence: header.sequence,
-            payload_bytes: header.payload_bytes,
-        });
-        let shown = Visit::Snapshot {
-            sequence: header.sequence,
-            payload: &payload,
-        };
+        loaded.snapshot =
+            Some(SnapshotMark { sequence: header.sequence, payload_bytes: header.payload_bytes });
+        let shown = Visit::Snapshot { sequence: header.sequence, payload: &payload };
         visit(shown).map_err(|reason| OpenError::Rejected {
             file: dir.join(snapshot_name(header.sequence)),
             offset: HEADER_BYTES as u64,
@@ -237,15 +220,8 @@ impl<F: Send + std::fmt::Debug> Reading<'_, F> {
         visit: &mut Visitor<'_>,
     ) -> Result<Option<u64>, OpenError> {
         let mut cursor = Cursor::start(next_sequence);
-        let mut tail = Err(Problem::Corrupt {
-            offset: 0,
-            reason: String::new(),
-        });
-        let reads_max = if self.live && self.last {
-            TAIL_READS_MAX
-        } else {
-            1
-        };
+        let mut tail = Err(Problem::Corrupt { offset: 0, reason: String::new() });
+        let reads_max = if self.live && self.last { TAIL_READS_MAX } else { 1 };
         for _ in 0..reads_max {
             read_segment(disk, self.dir, self.segment, &mut loaded.bytes)?;
             self.check_floor(&loaded.bytes)?;
@@ -255,13 +231,7 @@ impl<F: Send + std::fmt::Debug> Reading<'_, F> {
                 loaded.count(entry);
                 visit(Visit::Entry(entry))
             };
-            tail = scan(
-                &bytes,
-                number,
-                self.last,
-                &mut cursor,
-                &mut on_entry as &mut OnEntry<'_>,
-            );
+            tail = scan(&bytes, number, self.last, &mut cursor, &mut on_entry as &mut OnEntry<'_>);
             loaded.bytes = bytes;
             if matches!(tail, Ok(Tail::Clean) | Err(Problem::Rejected { .. })) {
                 break;
@@ -314,26 +284,13 @@ impl<F: Send + std::fmt::Debug> Reading<'_, F> {
     fn name_problem(&self, problem: Problem) -> OpenError {
         let file = self.dir.join(segment_name(self.segment.number));
         match problem {
-            Problem::Corrupt { offset, reason } => OpenError::Corrupt {
-                file,
-                offset: offset as u64,
-                reason,
-            },
-            Problem::Version { found } => OpenError::Version {
-                file,
-                found,
-                known: FORMAT_VERSION,
-            },
-            Problem::Rejected {
-                offset,
-                sequence,
-                reason,
-            } => OpenError::Rejected {
-                file,
-                offset: offset as u64,
-                sequence,
-                reason,
-            },
+            Problem::Corrupt { offset, reason } => {
+                OpenError::Corrupt { file, offset: offset as u64, reason }
+            }
+            Problem::Version { found } => OpenError::Version { file, found, known: FORMAT_VERSION },
+            Problem::Rejected { offset, sequence, reason } => {
+                OpenError::Rejected { file, offset: offset as u64, sequence, reason }
+            }
         }
     }
 }
@@ -370,35 +327,24 @@ fn read_snapshot<D: Disk>(
     };
     let header = SnapshotHeader::decode(&bytes).map_err(|problem| match problem {
         HeaderProblem::Invalid => corrupt(0, "the header is damaged"),
-        HeaderProblem::Version(found) => OpenError::Version {
-            file: file.clone(),
-            found,
-            known: FORMAT_VERSION,
-        },
+        HeaderProblem::Version(found) => {
+            OpenError::Version { file: file.clone(), found, known: FORMAT_VERSION }
+        }
     })?;
     if header.sequence != snapshot.number {
         return Err(corrupt(16, "the file's name does not fit its content"));
     }
     let fixed = HEADER_BYTES as u64 + SNAPSHOT_FOOTER_BYTES;
     if header.payload_bytes.checked_add(fixed) != Some(snapshot.bytes) {
-        return Err(corrupt(
-            snapshot.bytes,
-            "the file's size does not fit its content",
-        ));
+        return Err(corrupt(snapshot.bytes, "the file's size does not fit its content"));
     }
     if header.floor == 0 || header.floor > header.sequence.saturating_add(1) {
-        return Err(corrupt(
-            24,
-            "the first record to be kept lies past the snapshot",
-        ));
+        return Err(corrupt(24, "the first record to be kept lies past the snapshot"));
     }
     let seal = bytes.split_off(bytes.len().saturating_sub(4));
     bytes.drain(..HEADER_BYTES);
     if u32_at(&seal, 0) != Some(crc32c::crc32c(&bytes)) {
-        return Err(corrupt(
-            HEADER_BYTES as u64,
-            "the checksum of the payload is wrong",
-        ));
+        return Err(corrupt(HEADER_BYTES as u64, "the checksum of the payload is wrong"));
     }
     Ok((header, bytes))
 }

@@ -22,10 +22,7 @@ pub(crate) fn repair<D: Disk>(
     loaded: Loaded,
     private: bool,
 ) -> Result<Opened<D>, OpenError> {
-    let mut mending = Mending {
-        disk: &mut disk,
-        dir,
-    };
+    let mut mending = Mending { disk: &mut disk, dir };
     let unused = loaded.segments.len();
     // The last one that holds anything: an active segment, or one whose first batch was torn.
     let held = if loaded.torn_from_start() {
@@ -44,18 +41,12 @@ pub(crate) fn repair<D: Disk>(
         }
     }
     let mut spare = files.segments.split_off(unused.min(files.segments.len()));
-    let expected = loaded
-        .segments
-        .last()
-        .map(|active| active.number.saturating_add(1));
+    let expected = loaded.segments.last().map(|active| active.number.saturating_add(1));
     let usable = spare.first().is_some_and(|first| {
         first.bytes == options.segment_bytes && expected.is_none_or(|number| number == first.number)
     });
     let superfluous = spare.split_off(usize::from(usable).min(spare.len()));
-    let superfluous = superfluous
-        .iter()
-        .rev()
-        .map(|file| segment_name(file.number));
+    let superfluous = superfluous.iter().rev().map(|file| segment_name(file.number));
     files.stale.extend(superfluous);
     mending.close_to_others(&files.exposed, private)?;
     mending.clear(&files.stale)?;
@@ -64,14 +55,7 @@ pub(crate) fn repair<D: Disk>(
         number: spare.number,
         bytes: spare.bytes,
     });
-    Ok(hand_over(
-        disk,
-        dir.to_owned(),
-        options,
-        files,
-        loaded,
-        reserve,
-    ))
+    Ok(hand_over(disk, dir.to_owned(), options, files, loaded, reserve))
 }
 
 fn hand_over<D: Disk>(
@@ -130,11 +114,7 @@ impl<D: Disk> Mending<'_, D> {
         }
         if let Some(torn) = &loaded.torn {
             // The head last and alone: cut off at any byte, what is left still looks torn.
-            let head_bytes = if torn.start == 0 {
-                HEADER_BYTES
-            } else {
-                BATCH_HEADER_BYTES
-            };
+            let head_bytes = if torn.start == 0 { HEADER_BYTES } else { BATCH_HEADER_BYTES };
             let head_end = (torn.start + head_bytes).min(torn.end);
             let zeroed = self.zero(segment, head_end..torn.end);
             zeroed.map_err(self.failed("write", &name))?;
@@ -153,9 +133,7 @@ impl<D: Disk> Mending<'_, D> {
     fn zero(&mut self, segment: &Numbered<D::File>, range: Range<usize>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
-            let piece = ZEROS
-                .get(..(range.end - at).min(ZEROS.len()))
-                .unwrap_or_default();
+            let piece = ZEROS.get(..(range.end - at).min(ZEROS.len())).unwrap_or_default();
             self.disk.write_at(&segment.file, at as u64, piece)?;
             at += piece.len();
         }
@@ -175,18 +153,15 @@ impl<D: Disk> Mending<'_, D> {
     }
 
     /// Makes durable what names there are (some may be a killed process's), then removes `stale`:
-    /// an old snapshot must not go before the name of the new one is sure to stay.
+    /// an old snapshot must not go before the name of the new one is sure to stay, and segments go
+    /// one by one so that no hole is ever left.
     fn clear(&mut self, stale: &[String]) -> Result<(), OpenError> {
         self.sync_dir()?;
         for name in stale {
             let removed = self.disk.remove(name);
             removed.map_err(self.failed("remove", name))?;
         }
-        if stale.is_empty() {
-            Ok(())
-        } else {
-            self.sync_dir()
-        }
+        if stale.is_empty() { Ok(()) } else { self.sync_dir() }
     }
 
     fn sync_dir(&mut self) -> Result<(), OpenError> {
@@ -200,11 +175,7 @@ impl<D: Disk> Mending<'_, D> {
         name: &str,
     ) -> impl FnOnce(io::Error) -> OpenError + use<D> {
         let file = self.dir.join(name);
-        move |source| OpenError::Repair {
-            doing,
-            file,
-            source,
-        }
+        move |source| OpenError::Repair { doing, file, source }
     }
 }
 
@@ -218,15 +189,8 @@ impl Loaded {
         if self.torn_from_start() {
             return None;
         }
-        let batch = self
-            .last_batch
-            .clone()
-            .unwrap_or(HEADER_BYTES..HEADER_BYTES);
-        let start = if batch.start == HEADER_BYTES {
-            0
-        } else {
-            batch.start
-        };
+        let batch = self.last_batch.clone().unwrap_or(HEADER_BYTES..HEADER_BYTES);
+        let start = if batch.start == HEADER_BYTES { 0 } else { batch.start };
         Some(start..batch.end)
     }
 }

@@ -19,18 +19,9 @@ pub(crate) const SECTOR_BYTES: usize = 512;
 /// Why a segment cannot be used.
 #[derive(Debug)]
 pub(crate) enum Problem {
-    Corrupt {
-        offset: usize,
-        reason: String,
-    },
-    Version {
-        found: u32,
-    },
-    Rejected {
-        offset: usize,
-        sequence: u64,
-        reason: String,
-    },
+    Corrupt { offset: usize, reason: String },
+    Version { found: u32 },
+    Rejected { offset: usize, sequence: u64, reason: String },
 }
 
 /// How far a segment has been read.
@@ -46,11 +37,7 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     pub(crate) fn start(next_sequence: Option<u64>) -> Self {
-        Self {
-            offset: 0,
-            next_sequence,
-            last_batch: None,
-        }
+        Self { offset: 0, next_sequence, last_batch: None }
     }
 }
 
@@ -67,10 +54,7 @@ pub(crate) enum Tail {
 pub(crate) type OnEntry<'a> = dyn FnMut(usize, Entry<'_>) -> Result<(), String> + 'a;
 
 fn corrupt<T>(offset: usize, reason: impl Into<String>) -> Result<T, Problem> {
-    Err(Problem::Corrupt {
-        offset,
-        reason: reason.into(),
-    })
+    Err(Problem::Corrupt { offset, reason: reason.into() })
 }
 
 /// Reads on from `cursor`. `last` says that no later segment holds anything: only there may an
@@ -114,18 +98,12 @@ fn read_header(
     cursor: &mut Cursor,
 ) -> Result<(), Problem> {
     if header.number != number {
-        let reason = format!(
-            "the file is named {number} and holds segment {}",
-            header.number
-        );
+        let reason = format!("the file is named {number} and holds segment {}", header.number);
         return corrupt(16, reason);
     }
     if header.file_bytes != bytes.len() as u64 {
-        let reason = format!(
-            "the file has {} bytes and was made with {}",
-            bytes.len(),
-            header.file_bytes
-        );
+        let reason =
+            format!("the file has {} bytes and was made with {}", bytes.len(), header.file_bytes);
         return corrupt(bytes.len(), reason);
     }
     check_sequence(24, header.first_sequence, cursor.next_sequence)?;
@@ -139,17 +117,11 @@ fn check_sequence(offset: usize, found: u64, expected: Option<u64>) -> Result<()
         _ if found == 0 => corrupt(offset, "sequence number 0 is never used"),
         Some(expected) if found > expected => corrupt(
             offset,
-            format!(
-                "a gap in the sequence: {found} follows {}",
-                expected.saturating_sub(1)
-            ),
+            format!("a gap in the sequence: {found} follows {}", expected.saturating_sub(1)),
         ),
         Some(expected) if found < expected => corrupt(
             offset,
-            format!(
-                "a repeat in the sequence: {found} follows {}",
-                expected.saturating_sub(1)
-            ),
+            format!("a repeat in the sequence: {found} follows {}", expected.saturating_sub(1)),
         ),
         _ => Ok(()),
     }
@@ -274,11 +246,7 @@ fn judge(
 fn second_sector_missing(bytes: &[u8], start: usize, head_end: usize) -> bool {
     let border = sector_end(start);
     border < head_end
-        && is_zero(
-            bytes
-                .get(border..(border + SECTOR_BYTES).min(bytes.len()))
-                .unwrap_or_default(),
-        )
+        && is_zero(bytes.get(border..(border + SECTOR_BYTES).min(bytes.len())).unwrap_or_default())
 }
 
 /// `bytes` begin with `magic`, or with a front part of it and then zeros.

@@ -30,18 +30,13 @@ impl<D: Disk> Journal<D> {
     /// Removes segments whose records all lie below `sequence`; the active one stays. For a journal
     /// without snapshots: an empty one is written to remember from where on records are kept.
     pub fn remove_segments_below(&mut self, sequence: u64) -> Result<(), SnapshotError> {
-        if self
-            .snapshot
-            .is_some_and(|snapshot| snapshot.payload_bytes > 0)
-        {
+        if self.snapshot.is_some_and(|snapshot| snapshot.payload_bytes > 0) {
             return Err(SnapshotError::HasSnapshots);
         }
         let last = self.sync()?;
         let closed = self.segments.len().saturating_sub(1);
         let below = self.segments.iter().take(closed);
-        let count = below
-            .take_while(|segment| segment.last_sequence < sequence)
-            .count();
+        let count = below.take_while(|segment| segment.last_sequence < sequence).count();
         if count == 0 {
             return Ok(());
         }
@@ -88,10 +83,8 @@ impl<D: Disk> Journal<D> {
         if let Err(source) = self.disk.sync_dir() {
             return Err(self.poison("sync the directory for", &name, source).into());
         }
-        let old = self.snapshot.replace(SnapshotMark {
-            sequence,
-            payload_bytes: header.payload_bytes,
-        });
+        let old =
+            self.snapshot.replace(SnapshotMark { sequence, payload_bytes: header.payload_bytes });
         self.bytes_since_snapshot = 0;
         match old {
             Some(old) if old.sequence != sequence => {
@@ -118,8 +111,7 @@ impl<D: Disk> Journal<D> {
             self.disk.write_at(&file, at, payload)?;
         }
         let seal = crc32c::crc32c(payload).to_le_bytes();
-        self.disk
-            .write_at(&file, at + header.payload_bytes, &seal)?;
+        self.disk.write_at(&file, at + header.payload_bytes, &seal)?;
         self.disk.sync(&file)?;
         self.disk.rename(SNAPSHOT_TEMP, name)
     }
@@ -148,20 +140,13 @@ impl<D: Disk> Journal<D> {
     }
 
     fn snapshot_error(&self, doing: &'static str, name: &str, source: io::Error) -> SnapshotError {
-        SnapshotError::Io {
-            doing,
-            file: self.dir.join(name),
-            source,
-        }
+        SnapshotError::Io { doing, file: self.dir.join(name), source }
     }
 }
 
 impl SnapshotError {
     /// The journal takes nothing more; only a new start can go on.
     pub fn is_poisoning(&self) -> bool {
-        matches!(
-            self,
-            Self::Append(AppendError::Io { .. } | AppendError::Poisoned)
-        )
+        matches!(self, Self::Append(AppendError::Io { .. } | AppendError::Poisoned))
     }
 }

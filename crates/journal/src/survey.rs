@@ -40,11 +40,7 @@ pub(crate) fn io_error(
     name: &str,
 ) -> impl FnOnce(io::Error) -> OpenError {
     let file = dir.join(name);
-    move |source| OpenError::Io {
-        doing,
-        file,
-        source,
-    }
+    move |source| OpenError::Io { doing, file, source }
 }
 
 /// Refuses what is not a file (or directory) of our own.
@@ -61,11 +57,7 @@ pub(crate) fn check_kind(
         _ if !facts.owned => "belongs to another user",
         _ => return Ok(()),
     };
-    let file = if name.is_empty() {
-        dir.to_owned()
-    } else {
-        dir.join(name)
-    };
+    let file = if name.is_empty() { dir.to_owned() } else { dir.join(name) };
     Err(OpenError::Unsafe { file, reason })
 }
 
@@ -89,9 +81,7 @@ pub(crate) fn survey<D: Disk>(
     for name in names {
         let parsed = parse(&name);
         if parsed == Name::Unknown {
-            files.warnings.push(Warning::UnknownFile {
-                file: dir.join(name),
-            });
+            files.warnings.push(Warning::UnknownFile { file: dir.join(name) });
             continue;
         }
         let facts = disk.facts(&name).map_err(io_error("look at", dir, &name))?;
@@ -134,9 +124,7 @@ pub(crate) fn survey<D: Disk>(
             }
         }
     }
-    let leftovers = files.stale.iter().map(|name| Warning::Leftover {
-        file: dir.join(name),
-    });
+    let leftovers = files.stale.iter().map(|name| Warning::Leftover { file: dir.join(name) });
     files.warnings.extend(leftovers);
     Ok(files)
 }
@@ -167,26 +155,16 @@ fn open<D: Disk>(
     number: u64,
     write: bool,
 ) -> Result<Numbered<D::File>, OpenError> {
-    let (file, facts) = disk
-        .open(name, write)
-        .map_err(io_error("open", dir, name))?;
+    let (file, facts) = disk.open(name, write).map_err(io_error("open", dir, name))?;
     check_kind(dir, name, facts, Kind::File)?;
-    Ok(Numbered {
-        number,
-        file,
-        bytes: facts.bytes,
-    })
+    Ok(Numbered { number, file, bytes: facts.bytes })
 }
 
 fn check_size(dir: &Utf8Path, name: &str, bytes: u64, bytes_max: u64) -> Result<(), OpenError> {
     if bytes <= bytes_max {
         return Ok(());
     }
-    Err(OpenError::Oversized {
-        file: dir.join(name),
-        bytes,
-        bytes_max,
-    })
+    Err(OpenError::Oversized { file: dir.join(name), bytes, bytes_max })
 }
 
 fn check_segment_size(
@@ -208,19 +186,16 @@ fn check_segment_size(
     Ok(())
 }
 
-/// Refuses a hole in the numbers of the segments that hold records.
-pub(crate) fn check_numbers<F>(dir: &Utf8Path, begun: &[Numbered<F>]) -> Result<(), OpenError> {
-    for pair in begun.windows(2) {
+/// Refuses a hole in the numbers of the segments.
+pub(crate) fn check_numbers<F>(dir: &Utf8Path, segments: &[Numbered<F>]) -> Result<(), OpenError> {
+    for pair in segments.windows(2) {
         let [before, after] = pair else { continue };
         let expected = before.number.saturating_add(1);
         if after.number != expected {
             return Err(OpenError::Corrupt {
                 file: dir.join(segment_name(expected)),
                 offset: 0,
-                reason: format!(
-                    "the file is missing, {} follows",
-                    segment_name(after.number)
-                ),
+                reason: format!("the file is missing, {} follows", segment_name(after.number)),
             });
         }
     }

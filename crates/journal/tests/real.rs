@@ -60,9 +60,7 @@ fn r_79_appended_records_come_back_over_rotations_and_snapshots() {
         last = journal.append(&refs).unwrap();
         journal.ensure_room().unwrap();
         if round % 17 == 16 {
-            journal
-                .install_snapshot(format!("state at {last}").as_bytes())
-                .unwrap();
+            journal.install_snapshot(format!("state at {last}").as_bytes()).unwrap();
             assert_eq!(journal.bytes_since_snapshot(), 0);
         }
     }
