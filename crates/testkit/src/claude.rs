@@ -47,10 +47,7 @@ pub fn claude_env(endpoint: &ModelEndpoint, home: &Path) -> Vec<(OsString, OsStr
         // It refuses to bypass permissions as root unless it is told that it runs in a sandbox.
         pairs.push(("IS_SANDBOX", "1".into()));
     }
-    pairs
-        .into_iter()
-        .map(|(key, value)| (key.into(), value))
-        .collect()
+    pairs.into_iter().map(|(key, value)| (key.into(), value)).collect()
 }
 
 /// For a test that needs a real program: passes `found` on, and counts the test as run. Without it the

@@ -27,9 +27,7 @@ impl ManualClock {
             wall: Timestamp::from_micros(1_767_323_045_678_901),
             boot: BootTime::from_duration(Duration::from_secs(1_000)),
         };
-        Self {
-            now: Arc::new(Mutex::new(now)),
-        }
+        Self { now: Arc::new(Mutex::new(now)) }
     }
 
     /// Moves both clocks forward together and returns the new reading.

@@ -96,9 +96,7 @@ impl ModelEndpoint {
     pub fn start(scenario: Scenario) -> Self {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
         let address = listener.local_addr().expect("a bound address");
-        listener
-            .set_nonblocking(true)
-            .expect("a nonblocking listener");
+        listener.set_nonblocking(true).expect("a nonblocking listener");
         let shared = Arc::new(Shared {
             script: Mutex::new(Script::new(scenario)),
             requests: Mutex::default(),
@@ -118,12 +116,7 @@ impl ModelEndpoint {
                 }
             });
         });
-        Self {
-            address,
-            shared,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
+        Self { address, shared, stop: Some(stop), thread: Some(thread) }
     }
 
     /// What `ANTHROPIC_BASE_URL` takes.
@@ -185,17 +178,10 @@ async fn answer(
 ) -> Result<Response<Body>, io::Error> {
     let (head, body) = request.into_parts();
     let limited = Limited::new(body, REQUEST_BYTES_MAX);
-    let bytes = limited
-        .collect()
-        .await
-        .map_err(io::Error::other)?
-        .to_bytes();
+    let bytes = limited.collect().await.map_err(io::Error::other)?.to_bytes();
     let text =
         |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let headers = head
-        .headers
-        .iter()
-        .map(|(name, value)| (name.to_string(), text(value)));
+    let headers = head.headers.iter().map(|(name, value)| (name.to_string(), text(value)));
     let mut recorded = Recorded {
         method: head.method.to_string(),
         path: head.uri.to_string(),
@@ -205,10 +191,7 @@ async fn answer(
     };
     let path = head.uri.path();
     if lock(&shared.requests).len() >= REQUESTS_MAX {
-        return Ok(reply(
-            503,
-            &anthropic::error_body(503, "too many requests for one test"),
-        ));
+        return Ok(reply(503, &anthropic::error_body(503, "too many requests for one test")));
     }
     if recorded.method != "POST" || !path.ends_with("/messages") {
         let counts = path.ends_with("count_tokens");
@@ -216,10 +199,7 @@ async fn answer(
         return Ok(if counts {
             reply(200, &json!({"input_tokens": 10}))
         } else {
-            reply(
-                404,
-                &anthropic::error_body(404, &format!("not served: {path}")),
-            )
+            reply(404, &anthropic::error_body(404, &format!("not served: {path}")))
         });
     }
     let asked = anthropic::read(&recorded.body);
@@ -250,11 +230,7 @@ async fn answer(
             if turn.malformed.is_some() {
                 json.truncate(40);
             }
-            respond(
-                200,
-                "application/json",
-                Full::from(json).map_err(never).boxed(),
-            )
+            respond(200, "application/json", Full::from(json).map_err(never).boxed())
         }
     })
 }
@@ -271,10 +247,7 @@ async fn stream(mut sender: Sender<Bytes, io::Error>, turn: Turn, events: Vec<Va
             sender.abort(io::Error::other("cut by the scenario"));
             return;
         }
-        let name = event
-            .get("type")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        let name = event.get("type").and_then(Value::as_str).unwrap_or_default();
         let text = format!("event: {name}\ndata: {event}\n\n");
         if sender.send_data(text.into()).await.is_err() {
             return;

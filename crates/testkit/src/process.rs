@@ -34,10 +34,7 @@ pub fn wait_for<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Opt
         if let Some(found) = look() {
             return found;
         }
-        assert!(
-            started.elapsed() < deadline,
-            "waited {deadline:?} in vain: {what}"
-        );
+        assert!(started.elapsed() < deadline, "waited {deadline:?} in vain: {what}");
         sleep(Duration::from_millis(POLL_MS));
     }
 }
@@ -135,9 +132,7 @@ pub fn find_by_env(key: &str, value: &str) -> Vec<Process> {
     let wanted = format!("{key}={value}");
     let carries = |process: &Process| {
         let environ = proc_file(process.pid, "environ");
-        environ
-            .split(|byte| *byte == 0)
-            .any(|entry| entry == wanted.as_bytes())
+        environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes())
     };
     living(carries).collect()
 }
@@ -158,10 +153,7 @@ fn carries(process: &Process, token: &str) -> bool {
     let inside = |bytes: &[u8]| memchr::memmem::find(bytes, token.as_bytes()).is_some();
     let cwd = fs::read_link(format!("/proc/{}/cwd", process.pid)).unwrap_or_default();
     inside(cwd.as_os_str().as_encoded_bytes())
-        || process
-            .argv
-            .iter()
-            .any(|argument| inside(argument.as_bytes()))
+        || process.argv.iter().any(|argument| inside(argument.as_bytes()))
         || inside(&proc_file(process.pid, "environ"))
 }
 
@@ -224,10 +216,7 @@ pub fn random_hex() -> String {
 /// here when it is missing or older than its source.
 pub fn fake_agent() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
-    let folder = test
-        .ancestors()
-        .nth(2)
-        .expect("target/<profile>/deps/<test>");
+    let folder = test.ancestors().nth(2).expect("target/<profile>/deps/<test>");
     let path = folder.join("fake-agent");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/fake-agent");
     let built = modified(&path);
@@ -250,14 +239,7 @@ fn build_fake_agent(folder: &Path) {
         Some(name) => name,
     };
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "ostler-testkit",
-            "--bin",
-            "fake-agent",
-        ])
+        .args(["build", "--quiet", "--package", "ostler-testkit", "--bin", "fake-agent"])
         .args(["--profile", profile, "--target-dir"])
         .arg(folder.parent().expect("the target folder"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))

@@ -42,9 +42,7 @@ impl Scratch {
             .tempdir()
             .expect("a scratch folder");
         let scratch = Self { folder, token };
-        for name in [
-            "home", "state", "config", "cache", "data", "run", "bin", "tmp", "work",
-        ] {
+        for name in ["home", "state", "config", "cache", "data", "run", "bin", "tmp", "work"] {
             fs::create_dir(scratch.path().join(name)).expect("a folder in the scratch folder");
         }
         scratch
@@ -105,10 +103,7 @@ impl Scratch {
         let pairs = [
             ("HOME", at("home")),
             ("OSTLER_HOME", self.ostler_home().into_os_string()),
-            (
-                "HASKELL_AGENT_RUNTIME_DIR",
-                self.runtime_dir().into_os_string(),
-            ),
+            ("HASKELL_AGENT_RUNTIME_DIR", self.runtime_dir().into_os_string()),
             ("XDG_CONFIG_HOME", at("config")),
             ("XDG_STATE_HOME", at("state")),
             ("XDG_CACHE_HOME", at("cache")),
@@ -124,10 +119,7 @@ impl Scratch {
     /// `program` with exactly this environment, in the work folder.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
-        command
-            .env_clear()
-            .envs(self.env())
-            .current_dir(self.work());
+        command.env_clear().envs(self.env()).current_dir(self.work());
         command
     }
 

@@ -24,10 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("agents", &["core"]),
     ("supervise", &["core"]),
     ("host", &["core", "proto", "journal", "agents", "supervise"]),
-    (
-        "cli",
-        &["core", "proto", "journal", "agents", "supervise", "host"],
-    ),
+    ("cli", &["core", "proto", "journal", "agents", "supervise", "host"]),
     ("testkit", &["core", "proto", "host"]),
 ];
 
@@ -73,9 +70,7 @@ pub fn sources() -> Vec<Source> {
 
 /// Files that do not open with `//!`.
 pub fn without_head(sources: &[Source]) -> Vec<&str> {
-    let headless = sources
-        .iter()
-        .filter(|source| !source.text.starts_with("//!"));
+    let headless = sources.iter().filter(|source| !source.text.starts_with("//!"));
     headless.map(|source| source.path.as_str()).collect()
 }
 
@@ -102,11 +97,7 @@ pub fn bounds(sources: &[Source]) -> Vec<Bound> {
             if let Some(found) = candidate.and_then(|line| declared.captures(line)) {
                 let name = found.get(3).map_or("", |name| name.as_str()).to_owned();
                 let at = format!("{}:{}", source.path, n + 1);
-                bounds.push(Bound {
-                    name,
-                    at,
-                    doc: std::mem::take(&mut doc),
-                });
+                bounds.push(Bound { name, at, doc: std::mem::take(&mut doc) });
             }
             match line.trim().strip_prefix("///") {
                 Some(text) if doc.is_empty() => doc = text.trim().to_owned(),
@@ -188,11 +179,7 @@ pub fn render_requirements(table: &str, named: &Named) -> String {
                     .flatten()
                     .map(|test| format!("`{test}`"))
                     .collect();
-                let tests = if tests.is_empty() {
-                    NO_TEST.to_owned()
-                } else {
-                    tests.join(", ")
-                };
+                let tests = if tests.is_empty() { NO_TEST.to_owned() } else { tests.join(", ") };
                 lines.push_str(&format!("| R-{number:02} | {what} | {tests} |"));
             }
             None => lines.push_str(line),
@@ -210,10 +197,7 @@ fn row(line: &str) -> Option<(u16, &str)> {
 
 /// The numbers in the table, in its order, without those that were dropped.
 pub fn required(table: &str) -> Vec<u16> {
-    let kept = table
-        .lines()
-        .filter_map(row)
-        .filter(|(_, what)| !what.starts_with("dropped:"));
+    let kept = table.lines().filter_map(row).filter(|(_, what)| !what.starts_with("dropped:"));
     kept.map(|(number, _)| number).collect()
 }
 
@@ -225,9 +209,7 @@ pub fn wrong_arrows(metadata: &Value) -> Vec<String> {
             continue;
         };
         let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| *known == name) else {
-            wrong.push(format!(
-                "{name} is not in ARROWS (crates/testkit/src/tidy.rs)"
-            ));
+            wrong.push(format!("{name} is not in ARROWS (crates/testkit/src/tidy.rs)"));
             continue;
         };
         for dependency in list(package, "dependencies") {
@@ -245,11 +227,7 @@ pub fn wrong_arrows(metadata: &Value) -> Vec<String> {
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
-    value
-        .get(key)
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
+    value.get(key).and_then(Value::as_array).into_iter().flatten()
 }
 
 /// The folder of one of our packages; none for others.
@@ -264,11 +242,7 @@ pub fn metadata() -> Value {
         .current_dir(root())
         .output()
         .expect("cargo");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("metadata as JSON")
 }
 
@@ -280,10 +254,7 @@ mod tests {
 
     fn source(text: &str) -> [Source; 1] {
         let path = "crates/x/src/lib.rs".to_owned();
-        [Source {
-            path,
-            text: text.to_owned(),
-        }]
+        [Source { path, text: text.to_owned() }]
     }
 
     #[test]
@@ -296,11 +267,7 @@ mod tests {
         let found = named(&source(text));
         let numbers: Vec<u16> = found.keys().copied().collect();
         assert_eq!(numbers, [10, 11, 12, 13, 20, 21], "{found:?}");
-        assert!(
-            found
-                .values()
-                .all(|tests| tests.iter().eq(["x::r_20_r_21_frames"]))
-        );
+        assert!(found.values().all(|tests| tests.iter().eq(["x::r_20_r_21_frames"])));
     }
 
     #[test]
@@ -315,17 +282,9 @@ mod tests {
     #[test]
     fn finds_bounds_and_their_docs() {
         let text = "/// How many.\n/// More.\n#[cfg(unix)]\npub(crate) const A_MAX: u8 = 1;\n\nconst B_MAX: u8 = 2;\n";
-        let found: Vec<(String, String)> = bounds(&source(text))
-            .into_iter()
-            .map(|b| (b.name, b.doc))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                ("A_MAX".into(), "How many.".into()),
-                ("B_MAX".into(), String::new())
-            ]
-        );
+        let found: Vec<(String, String)> =
+            bounds(&source(text)).into_iter().map(|b| (b.name, b.doc)).collect();
+        assert_eq!(found, [("A_MAX".into(), "How many.".into()), ("B_MAX".into(), String::new())]);
     }
 
     #[test]
@@ -335,17 +294,11 @@ mod tests {
         let on = |name: &str, kind: Value| json!({"name": name, "kind": kind});
         let good = package(
             "ostler-journal",
-            json!([
-                on("ostler-core", json!(null)),
-                on("ostler-testkit", json!("dev"))
-            ]),
+            json!([on("ostler-core", json!(null)), on("ostler-testkit", json!("dev"))]),
         );
         let bad = package(
             "ostler-core",
-            json!([
-                on("ostler-proto", json!("dev")),
-                on("ostler-testkit", json!(null))
-            ]),
+            json!([on("ostler-proto", json!("dev")), on("ostler-testkit", json!(null))]),
         );
         let new = package("ostler-new", json!([]));
         let wrong = wrong_arrows(&json!({"packages": [good, bad, new]}));

@@ -1,10 +1,6 @@
 //! The real Claude Code against the scripted endpoint: that the endpoint is good enough for it, and that
 //! the fake Claude Code prints what the real one prints.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test fails by panicking"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,9 +30,7 @@ fn run(scratch: &Scratch, program: &Path, endpoint: &ModelEndpoint, args: &[&str
 
 fn lines(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn working() -> Scenario {
@@ -62,27 +56,15 @@ fn the_real_claude_works_with_the_endpoint() {
     assert_eq!(result["usage"]["output_tokens"], 55);
     let session = result["session_id"].as_str().unwrap();
 
-    let resumed = run(
-        &scratch,
-        &claude,
-        &endpoint,
-        &["--resume", session, "and again"],
-    );
+    let resumed = run(&scratch, &claude, &endpoint, &["--resume", session, "and again"]);
     assert!(resumed.status.success(), "{resumed:?}");
     let last = endpoint.turns().pop().unwrap();
-    assert!(
-        last.users >= 2,
-        "the resumed run sends both user turns: {}",
-        last.users
-    );
+    assert!(last.users >= 2, "the resumed run sends both user turns: {}", last.users);
 
     endpoint.set_scenario(Scenario::status(401, "invalid x-api-key (scripted)"));
     let refused = run(&scratch, &claude, &endpoint, &["hello"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert_eq!(
-        self::lines(&refused).last().unwrap()["api_error_status"],
-        401
-    );
+    assert_eq!(self::lines(&refused).last().unwrap()["api_error_status"], 401);
 }
 
 /// The keys of the objects of one kind, by `type` and `subtype`.
@@ -91,17 +73,9 @@ fn shapes(lines: &[Value]) -> BTreeSet<(String, String)> {
         Some(subtype) => format!("{}/{subtype}", line["type"].as_str().unwrap()),
         None => line["type"].as_str().unwrap().to_owned(),
     };
-    let keys = |line: &Value| {
-        line.as_object()
-            .unwrap()
-            .keys()
-            .cloned()
-            .collect::<Vec<_>>()
-    };
+    let keys = |line: &Value| line.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let pairs = lines.iter().map(|line| (kind(line), keys(line)));
-    pairs
-        .flat_map(|(kind, keys)| keys.into_iter().map(move |key| (kind.clone(), key)))
-        .collect()
+    pairs.flat_map(|(kind, keys)| keys.into_iter().map(move |key| (kind.clone(), key))).collect()
 }
 
 /// Everything the fake prints has a counterpart of the same name in what the real program prints.
@@ -133,11 +107,7 @@ fn the_fake_claude_prints_nothing_the_real_one_does_not() {
     let statuses: Vec<_> = played.iter().map(|output| output.status.code()).collect();
     assert_eq!(
         statuses,
-        [
-            real.status.code(),
-            real_refused.status.code(),
-            real_unknown.status.code()
-        ]
+        [real.status.code(), real_refused.status.code(), real_unknown.status.code()]
     );
     let fake = shapes(&played.iter().flat_map(lines).collect::<Vec<_>>());
     let invented: Vec<_> = fake.difference(&known).collect();

@@ -1,9 +1,5 @@
 //! The scripted model endpoint, asked over a plain socket.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test fails by panicking"
-)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -32,12 +28,7 @@ fn post(endpoint: &ModelEndpoint, path: &str, body: &Value) -> Answer {
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     let whole = !head.contains("chunked") || body.ends_with("0\r\n\r\n");
-    Answer {
-        status,
-        head: head.to_lowercase(),
-        body: body.to_owned(),
-        whole,
-    }
+    Answer { status, head: head.to_lowercase(), body: body.to_owned(), whole }
 }
 
 fn open(endpoint: &ModelEndpoint, path: &str, body: &Value) -> TcpStream {
@@ -64,48 +55,26 @@ fn user(text: &str) -> Value {
 
 /// The `data:` objects of a stream.
 fn events(answer: &Answer) -> Vec<Value> {
-    let lines = answer
-        .body
-        .lines()
-        .filter_map(|line| line.strip_prefix("data: "));
-    lines
-        .filter_map(|data| serde_json::from_str(data).ok())
-        .collect()
+    let lines = answer.body.lines().filter_map(|line| line.strip_prefix("data: "));
+    lines.filter_map(|data| serde_json::from_str(data).ok()).collect()
 }
 
 fn joined(events: &[Value], field: &str) -> String {
-    events
-        .iter()
-        .filter_map(|e| e["delta"][field].as_str())
-        .collect()
+    events.iter().filter_map(|e| e["delta"][field].as_str()).collect()
 }
 
 #[test]
 fn streams_text_and_the_shell_call_and_records_the_request() {
     let scenario = Scenario::turns([
         Turn {
-            text: "I will write a file, ünïcode too.".into(),
-            ..Turn::shell("echo hi > file")
+            text: "I will write a file, ünïcode too.".into(), ..Turn::shell("echo hi > file")
         },
-        Turn::text("done").usage(Usage {
-            input: 203,
-            output: 33,
-            cache_read: 7,
-            cache_write: 2,
-        }),
+        Turn::text("done").usage(Usage { input: 203, output: 33, cache_read: 7, cache_write: 2 }),
     ]);
     let endpoint = ModelEndpoint::start(scenario);
-    let first = post(
-        &endpoint,
-        "/v1/messages?beta=true",
-        &ask(true, json!([user("go")])),
-    );
+    let first = post(&endpoint, "/v1/messages?beta=true", &ask(true, json!([user("go")])));
     assert_eq!(first.status, 200);
-    assert!(
-        first.whole && first.head.contains("text/event-stream"),
-        "{}",
-        first.head
-    );
+    assert!(first.whole && first.head.contains("text/event-stream"), "{}", first.head);
     let seen = events(&first);
     assert_eq!(joined(&seen, "text"), "I will write a file, ünïcode too.");
     let input: Value = serde_json::from_str(&joined(&seen, "partial_json")).unwrap();
@@ -114,11 +83,8 @@ fn streams_text_and_the_shell_call_and_records_the_request() {
 
     let result = json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]});
     let assistant = json!({"role": "assistant", "content": "…"});
-    let second = post(
-        &endpoint,
-        "/v1/messages",
-        &ask(false, json!([user("go"), assistant, result])),
-    );
+    let second =
+        post(&endpoint, "/v1/messages", &ask(false, json!([user("go"), assistant, result])));
     let message: Value = serde_json::from_str(&second.body).unwrap();
     assert_eq!(message["content"][0]["text"], "done");
     assert_eq!(message["stop_reason"], "end_turn");
@@ -141,11 +107,7 @@ fn names_a_tool_by_its_end_and_refuses_a_shell_nobody_offered() {
     let endpoint = ModelEndpoint::start(Scenario::from_json(json!({
         "rules": [{"match": "ping", "turns": [{"tool": {"ends": "ping", "input": {"word": "w"}}}]}],
         "turns": [{"shell": "true"}]})));
-    let ping = post(
-        &endpoint,
-        "/v1/messages",
-        &ask(false, json!([user("ping it")])),
-    );
+    let ping = post(&endpoint, "/v1/messages", &ask(false, json!([user("ping it")])));
     let message: Value = serde_json::from_str(&ping.body).unwrap();
     assert_eq!(message["content"][0]["name"], "mcp__x__ping");
     assert_eq!(message["content"][0]["input"], json!({"word": "w"}));
@@ -166,10 +128,7 @@ fn fails_with_status_and_retry_after_as_often_as_told() {
         assert_eq!(refused.status, 429);
         assert!(refused.head.contains("retry-after: 3"), "{}", refused.head);
         let body: Value = serde_json::from_str(&refused.body).unwrap();
-        assert_eq!(
-            body["error"],
-            json!({"type": "rate_limit_error", "message": "slow down"})
-        );
+        assert_eq!(body["error"], json!({"type": "rate_limit_error", "message": "slow down"}));
     }
     let fine = post(&endpoint, "/v1/messages", &ask(true, json!([user("go")])));
     assert_eq!(joined(&events(&fine), "text"), "recovered");
@@ -183,21 +142,12 @@ fn cuts_garbles_and_serves_a_web_page() {
         post(&endpoint, "/v1/messages", &ask(true, json!([user("go")])))
     };
     let cut = answer("truncate");
-    assert_eq!(
-        events(&cut).len(),
-        2,
-        "what went before the cut arrives: {}",
-        cut.body
-    );
+    assert_eq!(events(&cut).len(), 2, "what went before the cut arrives: {}", cut.body);
     assert!(!cut.whole, "no closing chunk");
     let garbage = answer("garbage");
     assert!(garbage.body.contains("data: {not json at all") && !garbage.whole);
     let html = answer("html");
-    assert!(
-        html.status == 200 && html.body.contains("<html>"),
-        "{}",
-        html.body
-    );
+    assert!(html.status == 200 && html.body.contains("<html>"), "{}", html.body);
 }
 
 #[test]
@@ -216,11 +166,7 @@ fn hangs_after_two_events_and_ends_at_once_when_dropped() {
     let stopped = Instant::now();
     drop(endpoint);
     while stream.read(&mut piece).is_ok_and(|count| count > 0) {}
-    assert!(
-        stopped.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        stopped.elapsed()
-    );
+    assert!(stopped.elapsed() < Duration::from_secs(5), "{:?}", stopped.elapsed());
     assert!(!String::from_utf8_lossy(&seen).contains("text_delta"));
 }
 

@@ -1,10 +1,7 @@
 //! Waiting, finding and signalling processes, and what happens to a test whose real program is missing.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::io::Write;
 use std::panic::catch_unwind;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -20,9 +17,8 @@ const SOON: Duration = Duration::from_secs(10);
 #[test]
 fn waits_for_a_condition_and_fails_at_its_deadline() {
     let started = Instant::now();
-    let found = wait_for("a number", SOON, || {
-        (started.elapsed() > Duration::from_millis(20)).then_some(7)
-    });
+    let found =
+        wait_for("a number", SOON, || (started.elapsed() > Duration::from_millis(20)).then_some(7));
     assert_eq!(found, 7);
     let late = catch_unwind(|| wait_until("never", Duration::from_millis(30), || false));
     let message = *late.unwrap_err().downcast::<String>().unwrap();
@@ -30,35 +26,24 @@ fn waits_for_a_condition_and_fails_at_its_deadline() {
 }
 
 #[test]
-fn finds_by_environment_argument_and_working_directory() {
+fn finds_by_environment_and_argument() {
     let scratch = Scratch::new();
     let unique = process::random_hex();
     let mut command = scratch.command(fake_agent());
-    command
-        .args(["sleep", "--token", &unique])
-        .env("MARK", &unique);
+    command.args(["sleep", "--token", &unique]).env("MARK", &unique).current_dir("/");
     let mut child = command.spawn().unwrap();
     let pid = i32::try_from(child.id()).unwrap();
     let by_env = || process::find_by_env("MARK", &unique);
-    wait_until("it is found by its environment", SOON, || {
-        by_env().len() == 1
-    });
+    wait_until("it is found by its environment", SOON, || by_env().len() == 1);
     let found = process::find_by_argv(&unique);
     assert_eq!(found, by_env());
     assert_eq!(found, scratch.processes());
     assert_eq!(found.first().unwrap().pid, pid);
-    assert_eq!(
-        process::find_by_env("MARK", &unique[1..]),
-        [],
-        "the whole value or nothing"
-    );
+    assert_eq!(process::find_by_env("MARK", &unique[1..]), [], "the whole value or nothing");
     let early = catch_unwind(|| process::assert_none_left(&unique, Duration::from_millis(50)));
     assert!(early.is_err(), "something is left");
     assert_eq!(process::kill_all(&unique, SOON), []);
-    assert!(
-        Process::read(pid).unwrap().is_zombie(),
-        "dead and not yet waited for"
-    );
+    assert!(Process::read(pid).unwrap().is_zombie(), "dead and not yet waited for");
     scratch.assert_none_left(Duration::ZERO);
     child.wait().unwrap();
     assert!(Process::read(pid).is_none());
@@ -68,14 +53,17 @@ fn finds_by_environment_argument_and_working_directory() {
 #[test]
 fn never_signals_a_process_of_another_identity() {
     let scratch = Scratch::new();
-    let mut child = scratch.command(fake_agent()).arg("sleep").spawn().unwrap();
+    let mut command = scratch.command(fake_agent());
+    command.arg("read-stdin").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
     let process = Process::read(i32::try_from(child.id()).unwrap()).unwrap();
     let mut earlier = process.clone();
     earlier.start_time -= 1;
     assert!(!earlier.is_alive());
     earlier.signal(Signal::KILL);
-    assert!(child.try_wait().unwrap().is_none() && process.is_alive());
-    process.signal(Signal::KILL);
+    // Killed, it could not answer.
+    child.stdin.take().unwrap().write_all(b"x").unwrap();
+    assert_eq!(std::io::read_to_string(child.stdout.take().unwrap()).unwrap(), "stdin: 1 bytes\nx");
     child.wait().unwrap();
 }
 
@@ -83,10 +71,7 @@ fn never_signals_a_process_of_another_identity() {
 fn a_scratch_folder_is_isolated_short_and_gone_in_the_end() {
     let scratch = Scratch::new();
     let folder = scratch.path().to_owned();
-    assert!(
-        scratch.socket().as_os_str().len() < 100,
-        "a socket's path has at most 107 bytes"
-    );
+    assert!(scratch.socket().as_os_str().len() < 100, "a socket's path has at most 107 bytes");
     let output = scratch.command("/usr/bin/env").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     for line in text.lines() {
@@ -126,10 +111,7 @@ fn a_missing_program_skips_at_home_and_fails_where_ci_is_set() {
     let home = case("case_without_the_program", &[]);
     let said = String::from_utf8_lossy(&home.stderr);
     assert!(home.status.success(), "{home:?}");
-    assert!(
-        said.contains("a/case: skipped, the real program is not installed"),
-        "{said}"
-    );
+    assert!(said.contains("a/case: skipped, the real program is not installed"), "{said}");
     let ci = case("case_without_the_program", &[("CI", "true")]);
     assert!(!ci.status.success(), "{ci:?}");
 }
@@ -140,15 +122,9 @@ fn a_test_that_ran_is_counted_by_a_file() {
     let folder = scratch.work().join("count");
     let folder = folder.to_str().unwrap();
     for name in ["case_without_the_program", "case_with_the_program"] {
-        assert!(
-            case(name, &[("OSTLER_TEST_REAL_COUNT_DIR", folder)])
-                .status
-                .success()
-        );
+        assert!(case(name, &[("OSTLER_TEST_REAL_COUNT_DIR", folder)]).status.success());
     }
-    let files = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name());
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(files.collect::<Vec<_>>(), ["a-case"]);
 }
 
@@ -157,15 +133,10 @@ fn the_real_program_is_found_where_it_was_named() {
     let found = |env: &[(&str, &str)]| {
         let output = case("case_with_the_program", env);
         let text = String::from_utf8(output.stdout).unwrap();
-        text.lines()
-            .find_map(|line| line.strip_prefix("found: ").map(str::to_owned))
-            .unwrap()
+        text.lines().find_map(|line| line.strip_prefix("found: ").map(str::to_owned)).unwrap()
     };
     let program = PathBuf::from("/bin/sh");
-    assert_eq!(
-        found(&[("OSTLER_TEST_CLAUDE", "/bin/sh")]),
-        format!("{:?}", Some(program))
-    );
+    assert_eq!(found(&[("OSTLER_TEST_CLAUDE", "/bin/sh")]), format!("{:?}", Some(program)));
     assert_eq!(found(&[("OSTLER_TEST_CLAUDE", "/nowhere/claude")]), "None");
     assert_eq!(found(&[("OSTLER_TEST_CACHE", "/nowhere")]), "None");
     assert_eq!(found(&[]), "None");

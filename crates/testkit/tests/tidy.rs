@@ -9,11 +9,7 @@ use ostler_testkit::tidy;
 #[test]
 fn every_source_opens_with_its_purpose() {
     let sources = tidy::sources();
-    assert!(
-        sources.len() > 20,
-        "the scan found only {} files",
-        sources.len()
-    );
+    assert!(sources.len() > 20, "the scan found only {} files", sources.len());
     let headless = tidy::without_head(&sources);
     assert!(headless.is_empty(), "no //! at the head of: {headless:#?}");
 }
@@ -37,10 +33,7 @@ fn the_requirements_table_names_the_tests_there_are() {
     let table = fs::read_to_string(tidy::root().join(tidy::REQUIREMENTS)).unwrap();
     let named = tidy::named(&tidy::sources());
     let required = tidy::required(&table);
-    let unknown: Vec<_> = named
-        .iter()
-        .filter(|(number, _)| !required.contains(number))
-        .collect();
+    let unknown: Vec<_> = named.iter().filter(|(number, _)| !required.contains(number)).collect();
     assert!(
         unknown.is_empty(),
         "tests name requirements that the table does not have: {unknown:#?}"
@@ -48,11 +41,8 @@ fn the_requirements_table_names_the_tests_there_are() {
     assert_eq!(required.first().zip(required.last()), Some((&1, &91)));
     assert!(required.is_sorted_by(|a, b| a < b), "in order, each once");
     let rendered = tidy::render_requirements(&table, &named);
-    let stale: Vec<_> = table
-        .lines()
-        .zip(rendered.lines())
-        .filter(|(is, should)| is != should)
-        .collect();
+    let stale: Vec<_> =
+        table.lines().zip(rendered.lines()).filter(|(is, should)| is != should).collect();
     assert!(
         rendered == table,
         "run: cargo run -p ostler-testkit --bin tidy -- requirements\n{stale:#?}"

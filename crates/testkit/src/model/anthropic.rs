@@ -32,9 +32,7 @@ pub(super) fn read(body: &Value) -> Asked {
     let mut asked = Asked {
         model: text_of(body.get("model")),
         stream: body.get("stream").and_then(Value::as_bool) == Some(true),
-        tools: list(body.get("tools"))
-            .map(|tool| text_of(tool.get("name")))
-            .collect(),
+        tools: list(body.get("tools")).map(|tool| text_of(tool.get("name"))).collect(),
         ..Asked::default()
     };
     let from_user = |message: &&Value| text_of(message.get("role")) == "user";
@@ -77,25 +75,16 @@ pub(super) fn tool_call(
 ) -> Result<Option<(String, Value)>, String> {
     if let Some(tool) = &turn.tool {
         let named = match &tool.ends {
-            Some(ends) => offered
-                .iter()
-                .find(|name| name.ends_with(ends))
-                .unwrap_or(ends),
+            Some(ends) => offered.iter().find(|name| name.ends_with(ends)).unwrap_or(ends),
             None => &tool.name,
         };
-        let input = if tool.input.is_null() {
-            json!({})
-        } else {
-            tool.input.clone()
-        };
+        let input = if tool.input.is_null() { json!({}) } else { tool.input.clone() };
         return Ok(Some((named.clone(), input)));
     }
     let Some(command) = &turn.shell else {
         return Ok(None);
     };
-    let known = SHELL_TOOLS
-        .iter()
-        .find(|(name, _)| offered.iter().any(|o| o == name));
+    let known = SHELL_TOOLS.iter().find(|(name, _)| offered.iter().any(|o| o == name));
     let (name, argument) = known.ok_or_else(|| format!("no known shell tool among {offered:?}"))?;
     let input = json!({ *argument: command, "description": "scripted command" });
     Ok(Some(((*name).to_owned(), input)))
@@ -121,9 +110,7 @@ pub(super) fn events(turn: &Turn, call: Option<&(String, Value)>, model: &str) -
         let deltas = pieces(&turn.text, TEXT_PIECE);
         block(
             json!({"type": "text", "text": ""}),
-            deltas
-                .map(|text| json!({"type": "text_delta", "text": text}))
-                .collect(),
+            deltas.map(|text| json!({"type": "text_delta", "text": text})).collect(),
         );
     }
     if let Some((name, input)) = call {
@@ -131,15 +118,11 @@ pub(super) fn events(turn: &Turn, call: Option<&(String, Value)>, model: &str) -
         let deltas = pieces(&input, JSON_PIECE);
         block(
             json!({"type": "tool_use", "id": new_id("toolu_"), "name": name, "input": {}}),
-            deltas
-                .map(|json| json!({"type": "input_json_delta", "partial_json": json}))
-                .collect(),
+            deltas.map(|json| json!({"type": "input_json_delta", "partial_json": json})).collect(),
         );
     }
-    events.push(
-        json!({"type": "message_delta", "usage": usage(turn, turn.usage.output),
-                       "delta": {"stop_reason": stop_reason(call), "stop_sequence": null}}),
-    );
+    events.push(json!({"type": "message_delta", "usage": usage(turn, turn.usage.output),
+                       "delta": {"stop_reason": stop_reason(call), "stop_sequence": null}}));
     events.push(json!({"type": "message_stop"}));
     events
 }
@@ -160,11 +143,7 @@ pub(super) fn message(turn: &Turn, call: Option<&(String, Value)>, model: &str) 
 }
 
 fn stop_reason(call: Option<&(String, Value)>) -> &'static str {
-    if call.is_some() {
-        "tool_use"
-    } else {
-        "end_turn"
-    }
+    if call.is_some() { "tool_use" } else { "end_turn" }
 }
 
 fn usage(turn: &Turn, output: u64) -> Value {
@@ -188,10 +167,7 @@ pub(super) fn error_body(status: u16, message: &str) -> Value {
 
 fn pieces(text: &str, size: usize) -> impl Iterator<Item = String> {
     let chars: Vec<char> = text.chars().collect();
-    let pieces: Vec<String> = chars
-        .chunks(size)
-        .map(|piece| piece.iter().collect())
-        .collect();
+    let pieces: Vec<String> = chars.chunks(size).map(|piece| piece.iter().collect()).collect();
     pieces.into_iter()
 }
 

@@ -91,12 +91,7 @@ pub struct Usage {
 
 impl Default for Usage {
     fn default() -> Self {
-        Self {
-            input: 11,
-            output: 7,
-            cache_read: 0,
-            cache_write: 0,
-        }
+        Self { input: 11, output: 7, cache_read: 0, cache_write: 0 }
     }
 }
 
@@ -121,10 +116,7 @@ impl Scenario {
 
     /// These turns for every request.
     pub fn turns(turns: impl IntoIterator<Item = Turn>) -> Self {
-        Self {
-            turns: turns.into_iter().collect(),
-            ..Self::default()
-        }
+        Self { turns: turns.into_iter().collect(), ..Self::default() }
     }
 
     /// One answer for every request.
@@ -145,18 +137,12 @@ impl Scenario {
 impl Turn {
     /// Words.
     pub fn text(text: &str) -> Self {
-        Self {
-            text: text.to_owned(),
-            ..Self::default()
-        }
+        Self { text: text.to_owned(), ..Self::default() }
     }
 
     /// A shell command.
     pub fn shell(command: &str) -> Self {
-        Self {
-            shell: Some(command.to_owned()),
-            ..Self::default()
-        }
+        Self { shell: Some(command.to_owned()), ..Self::default() }
     }
 
     /// The same turn with other token counts.
@@ -190,26 +176,16 @@ impl Script {
         }
         let compile = |rule: &Rule| Regex::new(&rule.pattern).expect("a regular expression");
         let patterns = scenario.rules.iter().map(compile).collect();
-        Self {
-            scenario,
-            patterns,
-            spent: HashMap::new(),
-        }
+        Self { scenario, patterns, spent: HashMap::new() }
     }
 
     /// The turn that answers a request with `results` tool results since `user`.
     pub(super) fn pick(&mut self, user: &str, results: usize, offers_tools: bool) -> (Place, Turn) {
-        let at = |rule: &str, turn| Place {
-            rule: rule.to_owned(),
-            turn,
-        };
+        let at = |rule: &str, turn| Place { rule: rule.to_owned(), turn };
         if let Some(side) = self.scenario.side.as_ref().filter(|_| !offers_tools) {
             return (at("side", 0), side.clone());
         }
-        let found = self
-            .patterns
-            .iter()
-            .position(|pattern| pattern.is_match(user));
+        let found = self.patterns.iter().position(|pattern| pattern.is_match(user));
         let matched = found.and_then(|n| Some((n.to_string(), &self.scenario.rules.get(n)?.turns)));
         let (rule, turns) = matched.unwrap_or(("default".to_owned(), &self.scenario.turns));
         let mut left = results;
@@ -265,13 +241,7 @@ mod tests {
         let mut script = script(json!({
             "rules": [{"match": "SEC.ND", "turns": [{"text": "rule"}]}],
             "turns": [{"text": "default"}], "side": {"text": "side"}}));
-        assert_eq!(
-            script.pick("the SECOND one", 0, true).0,
-            Place {
-                rule: "0".into(),
-                turn: 0
-            }
-        );
+        assert_eq!(script.pick("the SECOND one", 0, true).0, Place { rule: "0".into(), turn: 0 });
         assert_eq!(script.pick("first", 0, true).1.text, "default");
         assert_eq!(script.pick("SECOND", 0, false).1.text, "side");
     }

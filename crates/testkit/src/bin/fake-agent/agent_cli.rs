@@ -41,11 +41,7 @@ pub(crate) fn play(args: &[String]) -> io::Result<ExitCode> {
     };
     std::env::set_current_dir(&call.cwd)?;
     let mut out = stdout().lock();
-    writeln!(
-        out,
-        "agent-cli: session {}",
-        call.resume.as_deref().unwrap_or("fresh")
-    )?;
+    writeln!(out, "agent-cli: session {}", call.resume.as_deref().unwrap_or("fresh"))?;
     out.flush()?;
     for word in call.prompt.split_whitespace() {
         if let Some(status) = obey(word, &call, args, &mut out)? {
@@ -80,7 +76,7 @@ fn obey(
         "env" => behaviour::print_env(out)?,
         "read-stdin" => behaviour::read_stdin(out)?,
         "write-file" => fs::write(argument, "written by the fake agent\n")?,
-        "ignore-term" => behaviour::ignore_term()?,
+        "ignore-term" => drop(behaviour::ignore_term()?),
         "spawn-tool" => {
             let pid = behaviour::start_tool(LIFE_S_MAX)?;
             writeln!(out, "tool pid={}", pid.as_raw_pid())?;
@@ -98,10 +94,7 @@ fn parse(args: &[String]) -> Result<Call, String> {
         return Err("--no-yolo is missing".to_owned());
     }
     let mut args = args.iter();
-    let mut call = Call {
-        prompt: required(&mut args, "--prompt")?,
-        ..Call::default()
-    };
+    let mut call = Call { prompt: required(&mut args, "--prompt")?, ..Call::default() };
     flag(&mut args, "--save-session")?;
     flag(&mut args, "--no-yolo")?;
     call.resume = optional(&mut args, "--resume")?;
@@ -109,10 +102,7 @@ fn parse(args: &[String]) -> Result<Call, String> {
     call.provider = optional(&mut args, "--provider")?;
     call.model = optional(&mut args, "--model")?;
     call.effort = optional(&mut args, "--effort")?;
-    let worktree = args
-        .as_slice()
-        .first()
-        .is_some_and(|arg| arg == "--worktree");
+    let worktree = args.as_slice().first().is_some_and(|arg| arg == "--worktree");
     if worktree {
         args.next();
     }

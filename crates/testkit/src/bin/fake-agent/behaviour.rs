@@ -21,6 +21,8 @@ const FORKERS_MAX: u64 = 8;
 const STORM_PROCESSES_MAX: u64 = 4_000;
 /// How long each process of a storm waits before it replaces itself.
 const STORM_PACE_MS: u64 = 20;
+/// How often a signal is looked for.
+const POLL_MS: u64 = 5;
 /// How much is written at once where volume matters.
 const WRITE_BYTES: usize = 64 * 1024;
 
@@ -33,9 +35,16 @@ pub(crate) fn play(options: &Options, args: &[String]) -> io::Result<ExitCode> {
     let mut out = stdout().lock();
     match options.mode.as_str() {
         "ignore-term" => {
-            ignore_term()?;
+            let seen = ignore_term()?;
             say(&mut out, "ignoring TERM")?;
-            return stay();
+            loop {
+                // Not woken by the signal: `sleep` goes on after it.
+                sleep(Duration::from_millis(POLL_MS));
+                if seen.swap(false, Ordering::Relaxed) {
+                    // Whoever listens or not: it goes on.
+                    let _ = say(&mut out, "ignored a signal");
+                }
+            }
         }
         "exit-on-term" => return exit_on_term(number(0)?),
         "fork-and-leave" => {
@@ -71,9 +80,7 @@ pub(crate) fn play(options: &Options, args: &[String]) -> io::Result<ExitCode> {
         "long-line" => long_line(&mut out, number(60 << 20)?)?,
         "die" => return die(options.argument.as_deref()),
         "exit" => {
-            return Ok(ExitCode::from(
-                u8::try_from(number(1)?).map_err(io::Error::other)?,
-            ));
+            return Ok(ExitCode::from(u8::try_from(number(1)?).map_err(io::Error::other)?));
         }
         "print-env" => print_env(&mut out)?,
         "print-args" => print_args(&mut out, args)?,
@@ -89,11 +96,7 @@ pub(crate) fn play(options: &Options, args: &[String]) -> io::Result<ExitCode> {
         hidden => return play_child(hidden, options),
     }
     out.flush()?;
-    if options.stay {
-        stay()
-    } else {
-        Ok(ExitCode::SUCCESS)
-    }
+    if options.stay { stay() } else { Ok(ExitCode::SUCCESS) }
 }
 
 /// The modes of children.
@@ -131,9 +134,7 @@ fn play_child(mode: &str, options: &Options) -> io::Result<ExitCode> {
 /// This program again, with the options that children share.
 fn child(options: &Options, mode: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command
-        .arg(mode)
-        .args(["--life", &options.life_s.to_string()]);
+    command.arg(mode).args(["--life", &options.life_s.to_string()]);
     for (set, flag) in [
         (options.ignore_term, "--ignore-term"),
         (options.detached, "--detached"),
@@ -145,10 +146,7 @@ fn child(options: &Options, mode: &str) -> Command {
         command.args(["--token", token]);
     }
     if options.detached {
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     }
     if options.empty_env {
         command.env_clear();
@@ -168,12 +166,13 @@ pub(crate) fn stay() -> io::Result<ExitCode> {
     }
 }
 
-pub(crate) fn ignore_term() -> io::Result<()> {
+/// From now on TERM, INT and HUP only set the flag.
+pub(crate) fn ignore_term() -> io::Result<Arc<AtomicBool>> {
     let ignored = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&ignored))?;
     }
-    Ok(())
+    Ok(ignored)
 }
 
 fn exit_on_term(status: u64) -> io::Result<ExitCode> {
@@ -182,7 +181,7 @@ fn exit_on_term(status: u64) -> io::Result<ExitCode> {
     say(&mut stdout(), "waiting for TERM")?;
     while !asked.load(Ordering::Relaxed) {
         // Not woken by the signal: `sleep` goes on after it.
-        sleep(Duration::from_millis(5));
+        sleep(Duration::from_millis(POLL_MS));
     }
     say(&mut stdout(), "got TERM")?;
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
@@ -208,9 +207,7 @@ fn two_numbers(options: &Options, default: (u64, u64)) -> (u64, u64) {
 }
 
 fn print_for_ever(out: &mut impl Write, line_bytes: u64) -> io::Result<()> {
-    let width = usize::try_from(line_bytes)
-        .unwrap_or(80)
-        .clamp(21, WRITE_BYTES);
+    let width = usize::try_from(line_bytes).unwrap_or(80).clamp(21, WRITE_BYTES);
     for n in 0_u64.. {
         writeln!(out, "{n:0>width$}", width = width - 1)?;
     }
@@ -228,13 +225,9 @@ pub(crate) fn lines(out: &mut impl Write, count: u64) -> io::Result<()> {
 /// A lone continuation byte, an overlong form, a surrogate, a cut character, and a good character whose
 /// bytes arrive one by one.
 fn invalid_utf8(out: &mut impl Write) -> io::Result<()> {
-    for bytes in [
-        &b"a\x80b\n"[..],
-        b"\xc0\xaf\n",
-        b"\xed\xa0\x80\n",
-        b"\xff\xfe\0c\n",
-        b"cut \xf0\x9f\n",
-    ] {
+    for bytes in
+        [&b"a\x80b\n"[..], b"\xc0\xaf\n", b"\xed\xa0\x80\n", b"\xff\xfe\0c\n", b"cut \xf0\x9f\n"]
+    {
         out.write_all(bytes)?;
         out.flush()?;
     }
@@ -296,10 +289,7 @@ pub(crate) fn read_stdin(out: &mut impl Write) -> io::Result<()> {
 
 /// A shell tool as the real CLIs run them: a child in a session of its own that holds the pipes.
 pub(crate) fn start_tool(life_s: u64) -> io::Result<Pid> {
-    let options = Options {
-        life_s,
-        ..Options::default()
-    };
+    let options = Options { life_s, ..Options::default() };
     let tool = child(&options, "__tool").spawn()?;
     Ok(Pid::from_child(&tool))
 }

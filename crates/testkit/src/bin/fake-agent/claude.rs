@@ -75,9 +75,7 @@ pub(crate) fn play(args: &[String]) -> io::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if call.option("--output-format") != Some("stream-json") || !call.flag("--verbose") {
-        return Ok(complain(
-            "claude: only --output-format stream-json --verbose is played",
-        ));
+        return Ok(complain("claude: only --output-format stream-json --verbose is played"));
     }
     let is_sandbox = std::env::var_os("IS_SANDBOX").is_some();
     if call.bypasses() && rustix::process::geteuid().is_root() && !is_sandbox {
@@ -137,11 +135,7 @@ struct Stream<'a, W> {
 impl<'a, W: Write> Stream<'a, W> {
     fn new(call: &Call, out: &'a mut W) -> io::Result<Self> {
         let given = call.option("--resume").or(call.option("--session-id"));
-        let mode = if call.bypasses() {
-            "bypassPermissions"
-        } else {
-            "default"
-        };
+        let mode = if call.bypasses() { "bypassPermissions" } else { "default" };
         Ok(Self {
             out,
             session: given.map_or_else(uuid, |id| Ok(id.to_owned()))?,
@@ -180,10 +174,7 @@ impl<'a, W: Write> Stream<'a, W> {
         self.say(text)?;
         self.result(json!({"subtype": "success", "is_error": false, "api_error_status": null, "result": text,
                            "terminal_reason": "completed"}))?;
-        if prompt
-            .split_whitespace()
-            .any(|word| word == "result-and-stay")
-        {
+        if prompt.split_whitespace().any(|word| word == "result-and-stay") {
             return behaviour::stay();
         }
         Ok(ExitCode::from(status))
@@ -215,7 +206,7 @@ impl<'a, W: Write> Stream<'a, W> {
                 behaviour::print_env(&mut lines)?;
                 self.tool("env", &String::from_utf8_lossy(&lines))
             }
-            "ignore-term" => behaviour::ignore_term(),
+            "ignore-term" => behaviour::ignore_term().map(drop),
             _ => Ok(()),
         }
     }
@@ -262,26 +253,20 @@ impl<'a, W: Write> Stream<'a, W> {
         let input = json!({"command": "touch denied.txt"});
         self.assistant(json!({"type": "tool_use", "id": id, "name": "Bash", "input": input}))?;
         self.line(json!({"type": "system", "subtype": "permission_denied", "tool_name": "Bash", "tool_use_id": id}))?;
-        self.denials
-            .push(json!({"tool_name": "Bash", "tool_use_id": id, "tool_input": input}));
+        self.denials.push(json!({"tool_name": "Bash", "tool_use_id": id, "tool_input": input}));
         self.line(json!({"type": "user", "parent_tool_use_id": null, "message": {"role": "user", "content": [
             {"tool_use_id": id, "type": "tool_result", "content": "permission denied", "is_error": true}]}}))
     }
 
     fn retry(&mut self, status: &str, error: &str) -> io::Result<()> {
         let status: u16 = status.parse().map_err(io::Error::other)?;
-        self.line(
-            json!({"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 1,
-            "retry_delay_ms": 500, "error_status": status, "error": error}),
-        )
+        self.line(json!({"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 1,
+            "retry_delay_ms": 500, "error_status": status, "error": error}))
     }
 
     fn fail(&mut self, status: &str) -> io::Result<ExitCode> {
         let (error, text) = match status {
-            "401" => (
-                "authentication_failed",
-                "Invalid API key · Fix external API key",
-            ),
+            "401" => ("authentication_failed", "Invalid API key · Fix external API key"),
             "429" => ("rate_limit", "API Error: 429 rate limited"),
             _ => ("unknown", "API Error: the server failed"),
         };
@@ -307,7 +292,5 @@ impl<'a, W: Write> Stream<'a, W> {
 }
 
 fn uuid() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/uuid")?
-        .trim_end()
-        .to_owned())
+    Ok(fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim_end().to_owned())
 }

@@ -4,7 +4,7 @@
 //!
 //! | mode | what it does |
 //! |---|---|
-//! | `ignore-term` | says so, ignores TERM, INT and HUP, and stays |
+//! | `ignore-term` | says so, ignores TERM, INT and HUP with a line for each, and stays |
 //! | `exit-on-term N` | stays; on TERM prints a line and exits with N |
 //! | `fork-and-leave` | leaves a child in its own group that holds the pipes, and exits 0 |
 //! | `double-fork-setsid` | leaves an orphan in a session of its own that holds the pipes, and exits 0 |
@@ -61,9 +61,7 @@ pub(crate) struct Options {
 fn main() -> ExitCode {
     let mut args = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
     let called = args.next().unwrap_or_default();
-    let called = Path::new(&called)
-        .file_name()
-        .and_then(|name| name.to_str());
+    let called = Path::new(&called).file_name().and_then(|name| name.to_str());
     let args: Vec<String> = args.collect();
     let result = match (called, args.first().map(String::as_str)) {
         (_, Some("agent-cli")) => agent_cli::play(args.get(1..).unwrap_or_default()),
@@ -75,9 +73,7 @@ fn main() -> ExitCode {
                 end_after(options.life_s);
                 behaviour::play(&options, &args)
             }
-            None => Ok(complain(
-                "see the head of crates/testkit/src/bin/fake-agent/main.rs",
-            )),
+            None => Ok(complain("see the head of crates/testkit/src/bin/fake-agent/main.rs")),
         },
     };
     result.unwrap_or_else(|error| match error.kind() {
@@ -89,11 +85,8 @@ fn main() -> ExitCode {
 
 fn parse(args: &[String]) -> Option<Options> {
     let mut args = args.iter();
-    let mut options = Options {
-        mode: args.next()?.clone(),
-        life_s: LIFE_S_MAX,
-        ..Options::default()
-    };
+    let mut options =
+        Options { mode: args.next()?.clone(), life_s: LIFE_S_MAX, ..Options::default() };
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--stay" => options.stay = true,
