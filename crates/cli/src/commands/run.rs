@@ -21,6 +21,9 @@ use crate::output;
 /// The longest prompt that is read from standard input; the protocol's own bound.
 const PROMPT_BYTES_MAX: u64 = 512 * 1024;
 
+/// After this time in the queue, the person is told.
+const WAITING_AFTER: Duration = Duration::from_secs(1);
+
 /// How often the output is looked at while the run goes on.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -180,6 +183,7 @@ async fn run(context: &Context, args: &RunArgs, submit: Submit) -> Result<ExitCo
         id,
         json: args.json,
         printer: None,
+        shown: None,
         told_waiting: false,
         cancelling: None,
     };
@@ -234,6 +238,7 @@ struct Follow<'a> {
     id: String,
     json: bool,
     printer: Option<Printer>,
+    shown: Option<Task>,
     told_waiting: bool,
     cancelling: Option<tokio::task::JoinHandle<()>>,
 }
@@ -244,6 +249,7 @@ impl Follow<'_> {
             Failure::new(Code::Failed, "signals cannot be received").because(error)
         })?;
         let mut task = first;
+        let waiting_at = tokio::time::Instant::now() + WAITING_AFTER;
         while !task.status.is_settled() {
             tokio::select! {
                 biased;
@@ -268,6 +274,7 @@ impl Follow<'_> {
                     None => return Err(Failure::new(Code::Unreachable, "the daemon is gone").hint(format!("look at the task later with `ostler task show {}`", self.id))),
                 },
                 () = tokio::time::sleep(POLL), if self.printer.is_some() => {}
+                () = tokio::time::sleep_until(waiting_at), if task.status == TaskStatus::Queued && !self.told_waiting => self.tell_waiting(),
             }
             if let Some(printer) = &mut self.printer {
                 printer.print_available()?;
@@ -291,19 +298,29 @@ impl Follow<'_> {
         Code::Cancelled.into()
     }
 
+    /// Shows a change of state once, however often it is told: as an answer, in a snapshot, as an event.
     fn show(&mut self, task: &Task) -> Result<(), Failure> {
+        let change = Task { log_tail: Vec::new(), ..task.clone() };
+        if self.shown.as_ref().is_some_and(|shown| is_same_state(shown, &change)) {
+            return Ok(());
+        }
         if self.json {
-            output::json_line(&TaskLine {
-                r#type: "task",
-                task: &Task { log_tail: Vec::new(), ..task.clone() },
-            })?;
-        } else if task.status == TaskStatus::Queued && !self.told_waiting {
-            self.told_waiting = true;
+            output::json_line(&TaskLine { r#type: "task", task: &change })?;
         }
         if task.status != TaskStatus::Queued && self.printer.is_none() {
             self.open_printer(task)?;
         }
+        self.shown = Some(change);
         Ok(())
+    }
+
+    fn tell_waiting(&mut self) {
+        self.told_waiting = true;
+        if !self.json {
+            output::note(
+                "queued; it starts when a place is free (`ostler status` shows what runs)",
+            );
+        }
     }
 
     fn open_printer(&mut self, task: &Task) -> Result<(), Failure> {
@@ -349,6 +366,11 @@ impl Follow<'_> {
         }
         Ok(exit_code(task.status).into())
     }
+}
+
+/// Output alone also makes an event; what it changes is printed as output.
+fn is_same_state(shown: &Task, task: &Task) -> bool {
+    shown.status == task.status && shown.attempt == task.attempt
 }
 
 fn exit_code(status: TaskStatus) -> Code {

@@ -6,6 +6,7 @@
 mod attempt;
 mod log;
 mod process;
+mod retention;
 mod version;
 
 use std::collections::BTreeMap;

@@ -21,6 +21,7 @@ use ostler_supervise::{RunSpec, Shim, Stdin, StopPlan};
 use sha2::{Digest, Sha256};
 
 use super::attempt::{Attempt, Prepared};
+use super::retention::Retention;
 use super::version::Versions;
 use super::{LogSink, RunFuture, RunOrder, StopSignal, TaskInput, TaskRunner};
 use crate::paths;
@@ -64,6 +65,7 @@ struct Inner {
     settings: RunnerSettings,
     clock: Arc<dyn Clock>,
     versions: Versions,
+    retention: Retention,
     /// Shims that wait for their run to be durable.
     prepared: Mutex<HashMap<RunId, Result<Prepared, Failure>>>,
 }
@@ -83,8 +85,19 @@ const PREPARED_MAX: usize = 64;
 impl ProcessRunner {
     /// A runner for these settings.
     pub fn new(settings: RunnerSettings, clock: Arc<dyn Clock>) -> Self {
-        let inner =
-            Inner { settings, clock, versions: Versions::default(), prepared: Mutex::default() };
+        let retention = Retention::new(
+            settings.runs_dir.clone(),
+            settings.runs_bytes_max,
+            settings.runs_days_max,
+        );
+        retention.sweep_soon();
+        let inner = Inner {
+            settings,
+            clock,
+            versions: Versions::default(),
+            retention,
+            prepared: Mutex::default(),
+        };
         Self { inner: Arc::new(inner) }
     }
 }
@@ -140,7 +153,9 @@ impl TaskRunner for ProcessRunner {
                 clock: inner.clock.as_ref(),
                 versions: &inner.versions,
             };
-            attempt.run(prepared).await
+            let end = attempt.run(prepared).await;
+            inner.retention.sweep_soon();
+            end
         })
     }
 }
@@ -272,7 +287,7 @@ impl Inner {
             LaunchStdin::Prompt(bytes) => Stdin::Bytes(bytes),
         };
         if launch.scrub && !order.input.prompt.trim().is_empty() {
-            run_spec.scrub = vec![order.input.prompt.as_bytes().to_vec()];
+            run_spec.scrub = vec![order.input.prompt.trim().as_bytes().to_vec()];
         }
         run_spec.stream_bytes_max = launch.stream_bytes_max;
         run_spec.kept = self.settings.kept;
