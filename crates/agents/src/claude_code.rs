@@ -14,6 +14,7 @@ mod spending;
 mod wire;
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use ostler_core::task::Permissions;
 
@@ -24,6 +25,9 @@ use crate::kit::agent::{
 use crate::kit::reader::Reader;
 
 const ID: &str = "claude_code";
+/// A run that prints nothing for this long hangs: the longest a single tool is allowed by default is
+/// ten minutes.
+const SILENCE_MAX: Duration = Duration::from_secs(60 * 60);
 /// After INT it writes a last `result`, with its usage, and exits within a second.
 const INT_GRACE_MS: u64 = 2_000;
 /// After TERM it ends its tools and exits within two.
@@ -113,7 +117,7 @@ impl Agent for ClaudeCode {
             env_remove: Vec::new(),
             stop: stop_plan(),
             stream_bytes_max: None,
-            silence: None,
+            silence: Some(SILENCE_MAX),
             scrub: !STREAM_WORDS.contains(&request.prompt.trim()),
         })
     }

@@ -13,6 +13,9 @@ use crate::error::{Code, Failure};
 /// How long a daemon that was just started may take until it answers.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Pause before another start, when another daemon had the place.
+const RESPAWN_PAUSE: Duration = Duration::from_millis(100);
+
 /// Pause between two tries to reach it.
 const START_RETRY: Duration = Duration::from_millis(10);
 
@@ -61,26 +64,23 @@ async fn start(context: &Context) -> Result<(Client, Updates), Failure> {
             Ok(connected) => return Ok(connected),
             Err(error) => error,
         };
-        let waiting =
+        let is_coming =
             matches!(&error, ClientError::Unreachable { source, .. } if is_absent(source));
-        let ended = daemon.try_wait().ok().flatten().is_some();
-        if !waiting || (ended && !another_serves(context).await) || Instant::now() >= deadline {
+        if !is_coming || Instant::now() >= deadline {
             return Err(not_started(context, &log, error));
         }
-        tokio::time::sleep(START_RETRY).await;
-    }
-}
-
-/// Of two commands that start a daemon at the same moment, one wins; the other finds it a little later.
-async fn another_serves(context: &Context) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(2);
-    while Instant::now() < deadline {
-        if tokio::net::UnixStream::connect(context.paths.socket()).await.is_ok() {
-            return true;
+        match daemon.try_wait() {
+            Ok(None) => {}
+            // Another daemon has the place: one that another command has just started, and that will
+            // answer, or one that is about to leave.
+            Ok(Some(status)) if status.code() == Some(Code::Refused as i32) => {
+                tokio::time::sleep(RESPAWN_PAUSE).await;
+                daemon = spawn(context, &log)?;
+            }
+            Ok(Some(_)) | Err(_) => return Err(not_started(context, &log, error)),
         }
         tokio::time::sleep(START_RETRY).await;
     }
-    false
 }
 
 fn not_started(context: &Context, log: &camino::Utf8Path, error: ClientError) -> Failure {

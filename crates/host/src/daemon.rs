@@ -36,6 +36,11 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// Whether another daemon has the place; it may be about to leave it.
+    pub fn is_another_daemon(&self) -> bool {
+        matches!(self, Self::Endpoint(EndpointError::Held { .. } | EndpointError::Live { .. }))
+    }
+
     /// What to do about it, where there is something to do.
     pub fn hint(&self) -> Option<String> {
         match self {

@@ -70,7 +70,8 @@ async fn serve(context: &Context) -> Result<ExitCode, Failure> {
 
 fn start_failure(error: StartError) -> Failure {
     let hint = error.hint();
-    let failure = Failure::new(Code::Failed, "the daemon cannot start").because(error);
+    let code = if error.is_another_daemon() { Code::Refused } else { Code::Failed };
+    let failure = Failure::new(code, "the daemon cannot start").because(error);
     match hint {
         Some(hint) => failure.hint(hint),
         None => failure,

@@ -8,14 +8,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ostler_agents::{Agent, AgentEvent, Conclusion, Reader, Status};
+use ostler_agents::{Agent, AgentEvent, Reader};
 use ostler_core::clock::{Clock, Timestamp};
-use ostler_core::outcome::{Failure, FailureClass, Killed, Outcome, Receipt, Verdict};
+use ostler_core::outcome::{Failure, FailureClass, Killed, Outcome, Receipt};
 use ostler_core::task::{EndStatus, RunEnd, StopReason};
 use ostler_supervise::rundir::{Item, OutputReader, RunDir};
 use ostler_supervise::{Ended, Report, RunSpec, Shim, StopOrder};
 use tokio::time::Instant;
 
+use super::events::EventFile;
+use super::evidence::{Facts, verdict_of_effect};
 use super::process::RunnerSettings;
 use super::version::Versions;
 use super::{LogSink, RunOrder, StopSignal};
@@ -47,16 +49,18 @@ pub(super) struct Attempt<'a> {
 }
 
 /// Why we ended a run by ourselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OwnStop {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum OwnStop {
     /// The agent had said its last word and stayed.
     Stayed,
     /// It said nothing for too long.
     Silent(Duration),
+    /// It goes on asking where asking again cannot help.
+    Hopeless(Failure),
 }
 
 /// How the supervised part ended.
-enum Supervised {
+pub(super) enum Supervised {
     Ended(Ended),
     KillFailed(Ended),
     NotStarted(Failure),
@@ -86,7 +90,9 @@ impl Attempt<'_> {
                 reader: OutputReader::open(run_dir.path(), 0),
                 agent: agent.reader(),
                 events: Vec::new(),
+                file: EventFile::create(run_dir.path()),
                 last_word: None,
+                hopeless: None,
             },
             log: &self.log,
             stop: &mut self.stop,
@@ -98,8 +104,8 @@ impl Attempt<'_> {
         };
         let supervised = watch.supervise(&mut shim, &run_spec).await;
         watch.output.finish(&self.log);
-        let (own_stop, asked, started_at) = (watch.own_stop, watch.asked, watch.started_at);
-        let mut reader = watch.output.agent;
+        let (own_stop, asked, started_at) = (watch.own_stop.take(), watch.asked, watch.started_at);
+        let (mut reader, mut events) = (watch.output.agent, watch.output.file);
         let facts = Facts { own_stop, asked, started_at, agent_id: agent.id() };
         if let Supervised::KillFailed(_) = &supervised {
             linger(shim, run_spec.run_dir.to_string());
@@ -120,6 +126,7 @@ impl Attempt<'_> {
             is_visible = Some(change.is_visible);
         }
         verdict_of_effect(&mut end, is_visible);
+        events.end(&end);
         end
     }
 
@@ -185,6 +192,7 @@ impl Watch<'_> {
                 () = sleep_until(due) => self.overdue(shim).await,
                 () = std::future::ready(()), if more => {
                     more = self.output.read_some(self.log);
+                    self.give_up_on_hopeless(shim).await;
                     tokio::task::yield_now().await;
                 }
             }
@@ -208,6 +216,16 @@ impl Watch<'_> {
         self.order_stop(shim).await;
     }
 
+    async fn give_up_on_hopeless(&mut self, shim: &mut Shim) {
+        if self.own_stop.is_none()
+            && self.asked.is_none()
+            && let Some(failure) = self.output.hopeless.take()
+        {
+            self.own_stop = Some(OwnStop::Hopeless(failure));
+            self.order_stop(shim).await;
+        }
+    }
+
     async fn order_stop(&mut self, shim: &mut Shim) {
         if let Err(error) = shim.stop(StopOrder::Plan).await {
             // A shim that cannot be told has ended; its last report, or its loss, comes next.
@@ -228,7 +246,10 @@ struct Output {
     reader: std::io::Result<OutputReader>,
     agent: Box<dyn Reader>,
     events: Vec<AgentEvent>,
+    file: EventFile,
     last_word: Option<Instant>,
+    /// A retry that cannot help.
+    hopeless: Option<Failure>,
 }
 
 impl Output {
@@ -266,13 +287,18 @@ impl Output {
 
     fn show(&mut self, log: &LogSink) {
         for event in self.events.drain(..) {
+            self.file.event(&event);
+            if let AgentEvent::Retry { class, message, .. } = &event
+                && is_hopeless(*class)
+            {
+                self.hopeless.get_or_insert_with(|| Failure::new(*class, message.clone()));
+            }
             if let Some(line) = super::display_line(event) {
                 log.line(&line);
             }
         }
-        if self.last_word.is_none() && self.agent.terminal().is_some() {
-            self.last_word = Some(Instant::now());
-        }
+        // A later turn withdraws a closing statement.
+        self.last_word = self.agent.terminal().map(|_| self.last_word.unwrap_or_else(Instant::now));
     }
 
     /// Reads what is left once nothing more can come.
@@ -283,149 +309,16 @@ impl Output {
     }
 }
 
+/// Refused credentials and used-up quotas do not get better by asking again in a few seconds; agents
+/// that do so for minutes are ended, and the reason is told at once.
+fn is_hopeless(class: FailureClass) -> bool {
+    matches!(class, FailureClass::Authentication | FailureClass::Quota)
+}
+
 fn spawn_failed(kind: ostler_supervise::SpawnErrorKind, message: String) -> Failure {
     let class = match kind {
         ostler_supervise::SpawnErrorKind::NotFound => FailureClass::NotInstalled,
         _ => FailureClass::Spawn,
     };
     Failure::new(class, message)
-}
-
-/// What the judgement rests on, besides the agent's stream.
-struct Facts {
-    own_stop: Option<OwnStop>,
-    asked: Option<StopReason>,
-    started_at: Option<Timestamp>,
-    agent_id: &'static str,
-}
-
-impl Facts {
-    fn judge(self, reader: &mut dyn Reader, supervised: Supervised, now: Timestamp) -> RunEnd {
-        let mut receipt = Receipt::unproven(self.agent_id, now);
-        receipt.started_at = self.started_at;
-        let (ended, mut failure) = match supervised {
-            Supervised::NotStarted(failure) => {
-                let outcome = Outcome::failed(failure, receipt);
-                return RunEnd { status: EndStatus::Failed, outcome };
-            }
-            Supervised::Ended(ended) => (Some(ended), None),
-            Supervised::KillFailed(ended) => (
-                Some(ended),
-                Some(Failure::new(
-                    FailureClass::KillFailed,
-                    "some processes of the run could not be killed; its supervisor goes on trying",
-                )),
-            ),
-            Supervised::ShimLost { killed, remaining } => {
-                receipt.killed = killed;
-                let failure = if remaining.is_empty() {
-                    Failure::new(
-                        FailureClass::ShimLost,
-                        "the run's supervisor died; what was found of the run was ended",
-                    )
-                } else {
-                    Failure::new(
-                        FailureClass::KillFailed,
-                        "the run's supervisor died and some processes of the run could not be killed",
-                    )
-                };
-                (None, Some(failure))
-            }
-        };
-        let exit = ended.as_ref().and_then(|ended| ended.exit);
-        let stopped = ended.as_ref().is_none_or(|ended| ended.stopped);
-        if let Some(ended) = ended {
-            failure = failure.or_else(|| lost_output(&ended));
-            receipt.killed = ended.killed;
-            receipt.kept = ended.kept;
-            receipt.output_bytes = ended.output_bytes;
-            receipt.truncated = ended.truncated;
-        }
-        receipt.exit = exit;
-        let conclusion = reader.conclude(exit, stopped && self.own_stop != Some(OwnStop::Stayed));
-        self.join(conclusion, receipt, failure, stopped)
-    }
-
-    fn join(
-        self,
-        conclusion: Conclusion,
-        mut receipt: Receipt,
-        failure: Option<Failure>,
-        stopped: bool,
-    ) -> RunEnd {
-        receipt.agent_version = conclusion.version;
-        receipt.proof = conclusion.proof;
-        receipt.statement = conclusion.statement;
-        receipt.session_id = conclusion.session_id;
-        receipt.denials = conclusion.denials;
-        let silent = match self.own_stop {
-            Some(OwnStop::Silent(silence)) => Some(Failure::new(
-                FailureClass::Silent,
-                format!("{} said nothing for {} seconds", self.agent_id, silence.as_secs()),
-            )),
-            _ => None,
-        };
-        // What the supervisor saw comes before what the agent says of itself.
-        let completed =
-            conclusion.status == Status::Completed && failure.is_none() && silent.is_none();
-        let status = match self.asked {
-            _ if completed => EndStatus::Completed,
-            Some(_)
-                if stopped
-                    && failure
-                        .as_ref()
-                        .is_none_or(|failure| failure.class != FailureClass::KillFailed) =>
-            {
-                EndStatus::Stopped
-            }
-            _ => EndStatus::Failed,
-        };
-        let failure = match status {
-            EndStatus::Completed => None,
-            EndStatus::Stopped => failure,
-            EndStatus::Failed => failure.or(silent).or(conclusion.failure),
-        };
-        receipt.verdict = match status {
-            EndStatus::Completed if receipt.denials.is_empty() && receipt.killed.is_empty() => {
-                Verdict::Succeeded
-            }
-            EndStatus::Completed => Verdict::SucceededWithWarnings,
-            EndStatus::Failed | EndStatus::Stopped => Verdict::Failed,
-        };
-        let outcome = Outcome {
-            failure,
-            receipt,
-            text: conclusion.text,
-            usage: conclusion.usage,
-            cost_micros: conclusion.cost_micros,
-        };
-        RunEnd { status, outcome }
-    }
-}
-
-/// Output that passed its bound, or that the disk did not take, is never a success.
-fn lost_output(ended: &Ended) -> Option<Failure> {
-    if ended.overflow {
-        return Some(Failure::new(
-            FailureClass::TruncatedOutput,
-            "the agent wrote more than one stream may have",
-        ));
-    }
-    let error = ended.write_error.as_ref()?;
-    Some(Failure::new(
-        FailureClass::Storage,
-        format!("the run's output could not be written: {error}"),
-    ))
-}
-
-/// A success that changed nothing and said nothing is told apart (`succeeded_no_visible_effect`).
-fn verdict_of_effect(end: &mut RunEnd, is_visible: Option<bool>) {
-    let outcome = &mut end.outcome;
-    if outcome.receipt.verdict != Verdict::Succeeded {
-        return;
-    }
-    let visible = is_visible.unwrap_or(outcome.receipt.output_bytes > 0);
-    if !visible {
-        outcome.receipt.verdict = Verdict::SucceededNoVisibleEffect;
-    }
 }

@@ -4,6 +4,8 @@
 //! persistence and wire. Deliberately absent: any way to resolve an approval.
 
 mod attempt;
+mod events;
+mod evidence;
 mod log;
 mod process;
 mod retention;

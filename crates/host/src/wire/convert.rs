@@ -117,7 +117,8 @@ same_names!(
     [Succeeded, SucceededNoVisibleEffect, SucceededWithWarnings, Failed, Cancelled, Interrupted,]
 );
 
-fn failure(failure: &core::Failure) -> framed::Failure {
+/// A failure, as clients see it.
+pub(crate) fn failure(failure: &core::Failure) -> framed::Failure {
     framed::Failure {
         class: class_to_wire(failure.class),
         message: failure.message.clone(),
@@ -125,7 +126,8 @@ fn failure(failure: &core::Failure) -> framed::Failure {
     }
 }
 
-fn receipt(outcome: &core::Outcome) -> framed::Receipt {
+/// The evidence of a run, as clients see it.
+pub(crate) fn receipt(outcome: &core::Outcome) -> framed::Receipt {
     let receipt = &outcome.receipt;
     framed::Receipt {
         agent: receipt.agent.clone(),
