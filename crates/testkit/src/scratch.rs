@@ -3,26 +3,33 @@
 //! Owns: the folder and everything that was started from it, both gone when it is dropped. The folder's
 //! name is a token found in nothing else on the machine; since `HOME` lies in it, it reaches every
 //! descendant, also through the daemon's environment allowlist.
+//!
+//! A scan for that token can be outrun by processes that replace themselves. For those there is a named
+//! pipe, [`Scratch::alive`]: who holds its writing end (`fake-agent --alive PATH` and all its descendants do)
+//! is alive, and when nobody does, the kernel itself says that all are gone.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use tempfile::TempDir;
 
 use crate::process;
 
 /// How long a dropped scratch folder goes on killing what was started from it.
-const KILL_MS: u64 = 10_000;
+const KILL_MS: u64 = 30_000;
 
 /// The folder; see the module.
 #[derive(Debug)]
 pub struct Scratch {
     folder: TempDir,
     token: String,
+    alive: File,
 }
 
 impl Default for Scratch {
@@ -41,7 +48,12 @@ impl Scratch {
             .rand_bytes(0)
             .tempdir()
             .expect("a scratch folder");
-        let scratch = Self { folder, token };
+        let pipe = folder.path().join("alive");
+        let mode = Mode::RUSR | Mode::WUSR;
+        mknodat(CWD, &pipe, FileType::Fifo, mode, 0).expect("a named pipe");
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let alive = File::from(open(&pipe, flags, Mode::empty()).expect("its reading end"));
+        let scratch = Self { folder, token, alive };
         for name in ["home", "state", "config", "cache", "data", "run", "bin", "tmp", "work"] {
             fs::create_dir(scratch.path().join(name)).expect("a folder in the scratch folder");
         }
@@ -128,18 +140,48 @@ impl Scratch {
         process::find_by_token(&self.token)
     }
 
+    /// The named pipe whose writers are watched.
+    pub fn alive(&self) -> PathBuf {
+        self.path().join("alive")
+    }
+
+    /// Whether anybody holds the writing end of [`Scratch::alive`].
+    pub fn is_anyone_alive(&self) -> bool {
+        match (&self.alive).read(&mut [0; 4096]) {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+
     /// Panics when something started from here is still there after `deadline`.
     #[track_caller]
     pub fn assert_none_left(&self, deadline: Duration) {
+        let until = Instant::now() + deadline;
         process::assert_none_left(&self.token, deadline);
+        let rest = until.saturating_duration_since(Instant::now());
+        process::wait_until("nobody holds the pipe", rest, || !self.is_anyone_alive());
+    }
+
+    /// Kills everything started from here; false when something is left after `deadline`.
+    pub fn kill_all(&self, deadline: Duration) -> bool {
+        let until = Instant::now() + deadline;
+        loop {
+            let rest = until.saturating_duration_since(Instant::now());
+            let left = process::kill_all(&self.token, rest);
+            if left.is_empty() && !self.is_anyone_alive() {
+                return true;
+            }
+            if rest.is_zero() {
+                return false;
+            }
+        }
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let left = process::kill_all(&self.token, Duration::from_millis(KILL_MS));
-        if !left.is_empty() {
-            eprintln!("{}: could not be killed: {left:?}", self.token);
+        if !self.kill_all(Duration::from_millis(KILL_MS)) {
+            eprintln!("{}: could not be killed: {:?}", self.token, self.processes());
         }
     }
 }

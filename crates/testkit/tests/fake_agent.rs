@@ -163,19 +163,16 @@ fn runs_a_tool_in_a_session_of_its_own() {
 #[test]
 fn storms_within_its_cap_and_is_cleared_away() {
     let scratch = Scratch::new();
-    let mut child = start(&scratch, &["fork-storm", "99", "--stay", "--detached"]);
+    assert!(!scratch.is_anyone_alive());
+    let pipe = scratch.alive();
+    let args = ["fork-storm", "99", "--detached", "--alive", pipe.to_str().unwrap()];
+    let mut child = start(&scratch, &args);
     assert_eq!(first_line(&mut child), "storm of 8", "never more than eight");
-    let mut seen = std::collections::BTreeSet::new();
-    wait_until("processes that replace one another", SOON, || {
-        let found = scratch.processes();
-        assert!(found.len() <= 1 + 8 * 3, "{}", found.len());
-        seen.extend(found.iter().map(|process| process.pid));
-        seen.len() > 12
-    });
-    let token = scratch.token().to_owned();
-    drop(scratch);
-    child.wait().unwrap();
-    process::assert_none_left(&token, Duration::ZERO);
+    assert!(child.wait().unwrap().success());
+    assert!(scratch.is_anyone_alive(), "they are there, whether a scan sees them or not");
+    assert!(scratch.kill_all(Duration::from_secs(60)));
+    assert!(!scratch.is_anyone_alive());
+    scratch.assert_none_left(SOON);
 }
 
 #[test]

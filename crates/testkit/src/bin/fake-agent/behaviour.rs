@@ -48,15 +48,15 @@ pub(crate) fn play(options: &Options, args: &[String]) -> io::Result<ExitCode> {
         }
         "exit-on-term" => return exit_on_term(number(0)?),
         "fork-and-leave" => {
-            let child = child(options, "__hold").spawn()?;
+            let child = child(options, "__hold")?.spawn()?;
             say(&mut out, &format!("child pid={}", child.id()))?;
         }
         "double-fork-setsid" => {
-            child(options, "__fork").spawn()?.wait()?;
+            child(options, "__fork")?.spawn()?.wait()?;
             say(&mut out, "forked twice")?;
         }
         "spawn-tool" => {
-            let mut tool = child(options, "__tool").spawn()?;
+            let mut tool = child(options, "__tool")?.spawn()?;
             say(&mut out, &format!("tool pid={}", tool.id()))?;
             tool.wait()?;
         }
@@ -112,7 +112,7 @@ fn play_child(mode: &str, options: &Options) -> io::Result<ExitCode> {
         }
         "__fork" => {
             setsid()?;
-            child(options, "__tool").spawn()?;
+            child(options, "__tool")?.spawn()?;
             Ok(ExitCode::SUCCESS)
         }
         "__storm" => {
@@ -124,7 +124,7 @@ fn play_child(mode: &str, options: &Options) -> io::Result<ExitCode> {
             }
             sleep(Duration::from_millis(pace_ms));
             let next = format!("{} {pace_ms}", left - 1);
-            child(options, "__storm").arg(next).spawn()?;
+            child(options, "__storm")?.arg(next).spawn()?;
             Ok(ExitCode::SUCCESS)
         }
         _ => Ok(complain(&format!("unknown mode {mode}"))),
@@ -132,7 +132,7 @@ fn play_child(mode: &str, options: &Options) -> io::Result<ExitCode> {
 }
 
 /// This program again, with the options that children share.
-fn child(options: &Options, mode: &str) -> Command {
+fn child(options: &Options, mode: &str) -> io::Result<Command> {
     let mut command = Command::new("/proc/self/exe");
     command.arg(mode).args(["--life", &options.life_s.to_string()]);
     for (set, flag) in [
@@ -146,12 +146,16 @@ fn child(options: &Options, mode: &str) -> Command {
         command.args(["--token", token]);
     }
     if options.detached {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+    }
+    if let Some(pipe) = &options.alive {
+        // The children of the child inherit it from there.
+        command.stdin(pipe.try_clone()?);
     }
     if options.empty_env {
         command.env_clear();
     }
-    command
+    Ok(command)
 }
 
 fn say(out: &mut impl Write, line: &str) -> io::Result<()> {
@@ -194,7 +198,7 @@ fn storm(options: &Options, out: &mut impl Write) -> io::Result<()> {
     let forkers = forkers.clamp(1, FORKERS_MAX);
     let each = format!("{} {pace_ms}", STORM_PROCESSES_MAX / forkers);
     for _ in 0..forkers {
-        child(options, "__storm").arg(&each).spawn()?;
+        child(options, "__storm")?.arg(&each).spawn()?;
     }
     say(out, &format!("storm of {forkers}"))
 }
@@ -290,6 +294,6 @@ pub(crate) fn read_stdin(out: &mut impl Write) -> io::Result<()> {
 /// A shell tool as the real CLIs run them: a child in a session of its own that holds the pipes.
 pub(crate) fn start_tool(life_s: u64) -> io::Result<Pid> {
     let options = Options { life_s, ..Options::default() };
-    let tool = child(&options, "__tool").spawn()?;
+    let tool = child(&options, "__tool")?.spawn()?;
     Ok(Pid::from_child(&tool))
 }

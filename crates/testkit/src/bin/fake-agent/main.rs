@@ -1,6 +1,6 @@
 //! `fake-agent`: plays agents, mostly misbehaving ones, for tests through the real daemon.
 //!
-//! `fake-agent MODE [ARGUMENT] [--stay] [--detached] [--ignore-term] [--empty-env] [--token T] [--life SECONDS]`
+//! `fake-agent MODE [ARGUMENT] [--stay] [--detached] [--ignore-term] [--empty-env] [--token T] [--alive PIPE] [--life SECONDS]`
 //!
 //! | mode | what it does |
 //! |---|---|
@@ -26,8 +26,9 @@
 //! | `agent-cli …` | the original's `agent-cli`, see `agent_cli` |
 //! | `claude …` | a fake of Claude Code, see `claude` |
 //!
-//! `--stay` keeps the leader there too; `--detached` gives children no pipes; `--ignore-term` makes children
+//! `--stay` keeps the leader there too; `--detached` gives children no stdout and stderr; `--ignore-term` makes children
 //! ignore TERM; `--empty-env` starts them without an environment; `--token` puts a word into their arguments.
+//! `--alive` names a pipe whose writing end it and all its descendants (as their stdin) hold until they end.
 //! Called as `agent-cli` or `claude` (a link), or with arguments that begin as theirs do, it plays that
 //! program. Whatever it is told, no process of it lives longer than `--life` (120 s by default).
 
@@ -35,9 +36,11 @@ mod agent_cli;
 mod behaviour;
 mod claude;
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long any process of it lives when nothing else is said.
@@ -55,6 +58,7 @@ pub(crate) struct Options {
     pub(crate) ignore_term: bool,
     pub(crate) empty_env: bool,
     pub(crate) token: Option<String>,
+    pub(crate) alive: Option<Arc<File>>,
     pub(crate) life_s: u64,
 }
 
@@ -94,6 +98,10 @@ fn parse(args: &[String]) -> Option<Options> {
             "--ignore-term" => options.ignore_term = true,
             "--empty-env" => options.empty_env = true,
             "--token" => options.token = Some(args.next()?.clone()),
+            "--alive" => {
+                let pipe = File::options().write(true).open(args.next()?).ok()?;
+                options.alive = Some(Arc::new(pipe));
+            }
             "--life" => options.life_s = args.next()?.parse().ok()?,
             _ => options.argument = Some(options.argument.map_or(arg.clone(), |a| a + " " + arg)),
         }
