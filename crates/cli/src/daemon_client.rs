@@ -1,6 +1,7 @@
 //! The way to the daemon: connect, and start one when none runs.
 
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -114,14 +115,20 @@ fn spawn(context: &Context, log: &camino::Utf8Path) -> Result<std::process::Chil
     };
     let program = std::env::current_exe().map_err(failure)?;
     // A fresh start has a fresh log; what it says of a failed start is read back from here.
-    drop(File::create(log).map_err(failure)?);
+    let errors = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(log)
+        .map_err(failure)?;
     let home = context.paths.home.as_deref().unwrap_or(camino::Utf8Path::new("/"));
     Command::new(program)
         .args(["daemon", "--log-file", log.as_str(), "--background"])
         .current_dir(home)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(errors)
         .spawn()
         .map_err(failure)
 }

@@ -144,7 +144,10 @@ pub(crate) fn summary(task: &Task) -> String {
             parts.push(format!("denied: {}", receipt.denials.join(", ")));
         }
         if !receipt.killed.is_empty() {
-            parts.push(format!("{} processes had to be killed", receipt.killed.len()));
+            parts.push(match receipt.killed.len() {
+                1 => "1 process had to be killed".to_owned(),
+                n => format!("{n} processes had to be killed"),
+            });
         }
         if let Some(cost) = receipt.cost_micros {
             parts.push(format!(

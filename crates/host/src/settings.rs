@@ -90,6 +90,9 @@ impl Settings {
             snapshot_bytes_max: config.journal.snapshot_bytes_max,
             events_keep: config.journal.events_max,
             events_bytes_keep: config.journal.events_bytes_max,
+            // Room for what is kept, for what a snapshot has not covered yet, and to go on.
+            total_bytes_max: (config.journal.events_bytes_max + 8 * config.journal.segment_bytes)
+                .max(Options::default().total_bytes_max),
             ..Options::default()
         };
         Self {
