@@ -30,8 +30,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            segment_bytes: 8 * 1024 * 1024,
-            record_bytes_max: 4 * 1024 * 1024,
+            segment_bytes: 4 * 1024 * 1024,
+            record_bytes_max: 2 * 1024 * 1024,
             snapshot_bytes_max: 64 * 1024 * 1024,
             total_bytes_max: 256 * 1024 * 1024,
             events_keep: 10_000,

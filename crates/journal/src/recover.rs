@@ -5,7 +5,7 @@ use crate::disk::{Disk, Kind, Lock};
 use crate::error::{OpenError, Warning};
 use crate::format::{
     FORMAT_VERSION, HEADER_BYTES, HeaderProblem, RECORD_OVERHEAD_BYTES, SNAPSHOT_FOOTER_BYTES,
-    SegmentHeader, SnapshotHeader, is_zero, u32_at,
+    SegmentHeader, SnapshotHeader, ZEROS, is_zero, u32_at,
 };
 use crate::journal::{Entry, Journal, SegmentInfo, SnapshotMark};
 use crate::names::{LOCK, segment_name, snapshot_name};
@@ -141,7 +141,7 @@ pub(crate) fn load<D: Disk>(
 ) -> Result<Loaded, OpenError> {
     let mut loaded = Loaded::default();
     check_numbers(dir, &files.segments)?;
-    let begun = count_begun(disk, dir, files, &mut loaded.bytes)?;
+    let begun = count_begun(disk, dir, files)?;
     let used = files.segments.get(..begun).unwrap_or_default();
     let mut floor = 1;
     if let Some(snapshot) = &files.snapshot {
@@ -177,17 +177,36 @@ fn count_begun<D: Disk>(
     disk: &mut D,
     dir: &Utf8Path,
     files: &Files<D::File>,
-    bytes: &mut Vec<u8>,
 ) -> Result<usize, OpenError> {
     let mut begun = files.segments.len();
     for segment in files.segments.iter().rev() {
-        read_segment(disk, dir, segment, bytes)?;
-        if !is_zero(bytes) {
+        if !is_unused(disk, dir, segment)? {
             break;
         }
         begun = begun.saturating_sub(1);
     }
     Ok(begun)
+}
+
+/// `true` when every byte of the file is zero; reads no further than the first that is not.
+fn is_unused<D: Disk>(
+    disk: &mut D,
+    dir: &Utf8Path,
+    segment: &Numbered<D::File>,
+) -> Result<bool, OpenError> {
+    let mut piece = vec![0; ZEROS.len()];
+    let mut at = 0;
+    while at < segment.bytes {
+        let length = (segment.bytes - at).min(ZEROS.len() as u64);
+        piece.truncate(usize::try_from(length).unwrap_or(0));
+        let read = disk.read_at(&segment.file, at, &mut piece);
+        read.map_err(io_error("read", dir, &segment_name(segment.number)))?;
+        if !is_zero(&piece) {
+            return Ok(false);
+        }
+        at += length;
+    }
+    Ok(true)
 }
 
 fn read_segment<D: Disk>(
