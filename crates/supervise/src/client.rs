@@ -140,12 +140,7 @@ impl Shim {
             .spawn()?;
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the shim is gone");
         let identity = Identity::of(child.id().ok_or_else(gone)?)?;
-        Ok(Self {
-            child,
-            socket: UnixStream::from_std(ours)?,
-            identity,
-            input: Vec::new(),
-        })
+        Ok(Self { child, socket: UnixStream::from_std(ours)?, identity, input: Vec::new() })
     }
 
     /// The shim as a process.
@@ -240,15 +235,8 @@ fn decode(kind: u8, body: &[u8]) -> io::Result<Option<Report>> {
     }
     let record = || record.ok_or_else(|| protocol::malformed("no record"));
     Ok(Some(match kind {
-        protocol::STARTED => Report::Started {
-            pid,
-            start_time,
-            at_micros,
-        },
-        protocol::SPAWN_FAILED => Report::SpawnFailed {
-            kind: error_kind,
-            message,
-        },
+        protocol::STARTED => Report::Started { pid, start_time, at_micros },
+        protocol::SPAWN_FAILED => Report::SpawnFailed { kind: error_kind, message },
         protocol::OUTPUT => Report::Output { end },
         protocol::LEADER_EXITED => {
             Report::LeaderExited(exit.ok_or_else(|| protocol::malformed("no exit status"))?)
@@ -257,10 +245,7 @@ fn decode(kind: u8, body: &[u8]) -> io::Result<Option<Report>> {
         protocol::KILL_FAILED => {
             let record = record()?;
             let remaining = record.remaining.iter().cloned().map(Killed::from).collect();
-            Report::KillFailed {
-                remaining,
-                ended: record.into(),
-            }
+            Report::KillFailed { remaining, ended: record.into() }
         }
         protocol::EMPTY => Report::Empty(record()?.into()),
         _ => return Ok(None),

@@ -65,9 +65,7 @@ pub async fn probe(
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
-    let group = child
-        .id()
-        .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    let group = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     let group = group.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     let end = KillOnDrop(group);
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -113,10 +111,7 @@ fn has_exited(child: Pid) -> bool {
 }
 
 fn exit(status: ExitStatus) -> Option<Exit> {
-    status
-        .code()
-        .map(Exit::Code)
-        .or(status.signal().map(Exit::Signal))
+    status.code().map(Exit::Code).or(status.signal().map(Exit::Signal))
 }
 
 /// Ends the group, also when the caller gives up in between; only while its leader is not reaped.

@@ -29,11 +29,7 @@ impl Identity {
     pub fn of(pid: u32) -> io::Result<Self> {
         let stat = i32::try_from(pid).ok().and_then(Stat::read);
         let stat = stat.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-        Ok(Self {
-            boot_id: boot_id()?.to_owned(),
-            pid,
-            start_time: stat.start_time,
-        })
+        Ok(Self { boot_id: boot_id()?.to_owned(), pid, start_time: stat.start_time })
     }
 }
 
@@ -79,9 +75,7 @@ pub(crate) fn boot_id() -> io::Result<&'static str> {
     if let Some(id) = BOOT_ID.get() {
         return Ok(id);
     }
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned();
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
     Ok(BOOT_ID.get_or_init(|| id))
 }
 
@@ -118,13 +112,7 @@ impl Stat {
         let group = words.next()?.parse().ok()?;
         // Fields 6 to 21 lie between the group (5) and the start time (22).
         let start_time = words.nth(16)?.parse().ok()?;
-        Some(Self {
-            pid,
-            state,
-            parent,
-            group,
-            start_time,
-        })
+        Some(Self { pid, state, parent, group, start_time })
     }
 
     pub(crate) fn is_zombie(&self) -> bool {
@@ -137,10 +125,7 @@ pub(crate) fn pids() -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Everything below the processes in `roots`, from one pass over `/proc`. Not atomic: who needs
@@ -150,15 +135,9 @@ pub(crate) fn descendants(roots: &[i32]) -> Vec<Stat> {
     all.sort_unstable_by_key(|stat| stat.parent);
     let children = |parent: i32| {
         let from = all.partition_point(|stat| stat.parent < parent);
-        all.iter()
-            .skip(from)
-            .take_while(move |stat| stat.parent == parent)
+        all.iter().skip(from).take_while(move |stat| stat.parent == parent)
     };
-    let mut found: Vec<Stat> = roots
-        .iter()
-        .flat_map(|root| children(*root))
-        .copied()
-        .collect();
+    let mut found: Vec<Stat> = roots.iter().flat_map(|root| children(*root)).copied().collect();
     let mut next = 0;
     while let Some(parent) = found.get(next).map(|stat| stat.pid) {
         // A number that changed hands during the pass could close a circle.
@@ -174,16 +153,10 @@ pub(crate) fn descendants(roots: &[i32]) -> Vec<Stat> {
 /// process may put anything, secrets included, into the rest.
 pub(crate) fn argv0(pid: i32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let word = line
-        .split(|byte| *byte == 0 || byte.is_ascii_whitespace())
-        .next()
-        .unwrap_or_default();
+    let word =
+        line.split(|byte| *byte == 0 || byte.is_ascii_whitespace()).next().unwrap_or_default();
     let word = String::from_utf8_lossy(word);
-    let name = word
-        .rsplit('/')
-        .next()
-        .unwrap_or_default()
-        .trim_end_matches(':');
+    let name = word.rsplit('/').next().unwrap_or_default().trim_end_matches(':');
     if name.is_empty() {
         let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         return comm.trim().chars().take(ARGV0_CHARS_MAX).collect();
@@ -199,10 +172,7 @@ mod tests {
     fn a_name_with_brackets_and_spaces_does_not_shift_the_fields() {
         let line = b"7 (a) S 1 (b) R 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 4242 23 24";
         let stat = Stat::parse(7, line).unwrap();
-        assert_eq!(
-            (stat.state, stat.parent, stat.group, stat.start_time),
-            (b'R', 5, 6, 23)
-        );
+        assert_eq!((stat.state, stat.parent, stat.group, stat.start_time), (b'R', 5, 6, 23));
         assert!(Stat::parse(7, b"7 (x").is_none());
         let me = i32::try_from(std::process::id()).unwrap();
         let stat = Stat::read(me).unwrap();
@@ -212,19 +182,10 @@ mod tests {
     /// A forged identity stands for a number that was used again.
     #[test]
     fn b1_5_a_process_with_another_identity_is_never_signalled() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let real = Identity::of(child.id()).unwrap();
-        let older = Identity {
-            start_time: real.start_time - 1,
-            ..real.clone()
-        };
-        let other_boot = Identity {
-            boot_id: "another boot".into(),
-            ..real.clone()
-        };
+        let older = Identity { start_time: real.start_time - 1, ..real.clone() };
+        let other_boot = Identity { boot_id: "another boot".into(), ..real.clone() };
         assert_eq!(signal_identity(&older, 9).unwrap(), Signalled::Other);
         assert_eq!(signal_identity(&other_boot, 9).unwrap(), Signalled::Other);
         assert!(is_alive(&real) && !is_alive(&older) && !is_alive(&other_boot));

@@ -136,18 +136,12 @@ impl SpawnErrorKind {
 
     /// The kind of that name; an unknown one is [`Self::Other`].
     pub(crate) fn parse(name: &str) -> Self {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.as_str() == name)
-            .unwrap_or(Self::Other)
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name).unwrap_or(Self::Other)
     }
 }
 
 pub(crate) fn malformed(what: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("malformed shim frame: {what}"),
-    )
+    io::Error::new(io::ErrorKind::InvalidData, format!("malformed shim frame: {what}"))
 }
 
 pub(crate) fn text(bytes: &[u8]) -> io::Result<&str> {
@@ -155,9 +149,7 @@ pub(crate) fn text(bytes: &[u8]) -> io::Result<&str> {
 }
 
 pub(crate) fn number(bytes: &[u8]) -> io::Result<u64> {
-    let bytes: [u8; 8] = bytes
-        .try_into()
-        .map_err(|_| malformed("a number has eight bytes"))?;
+    let bytes: [u8; 8] = bytes.try_into().map_err(|_| malformed("a number has eight bytes"))?;
     Ok(u64::from_be_bytes(bytes))
 }
 
@@ -172,8 +164,7 @@ impl Encoder {
     pub(crate) fn bytes(&mut self, tag: u8, bytes: &[u8]) {
         self.0.push(tag);
         // Too long for the length is too long for the frame, which `finish` refuses.
-        self.0
-            .extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
+        self.0.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
         self.0.extend_from_slice(bytes);
     }
 

@@ -94,11 +94,7 @@ pub struct ShimRecord {
 impl ShimRecord {
     /// The shim as a process.
     pub fn identity(&self) -> Identity {
-        Identity {
-            boot_id: self.boot_id.clone(),
-            pid: self.pid,
-            start_time: self.start_time,
-        }
+        Identity { boot_id: self.boot_id.clone(), pid: self.pid, start_time: self.start_time }
     }
 }
 
@@ -176,11 +172,7 @@ pub struct KilledRecord {
 
 impl From<KilledRecord> for Killed {
     fn from(record: KilledRecord) -> Self {
-        Self {
-            pid: record.pid,
-            argv0: record.argv0,
-            after: record.after,
-        }
+        Self { pid: record.pid, argv0: record.argv0, after: record.after }
     }
 }
 
@@ -220,11 +212,8 @@ impl RunDir {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = self.path.join(RUN_JSON);
-        let mut file = File::from(rustix::fs::open(
-            path.as_std_path(),
-            flags,
-            Mode::from_raw_mode(0o600),
-        )?);
+        let mut file =
+            File::from(rustix::fs::open(path.as_std_path(), flags, Mode::from_raw_mode(0o600))?);
         file.write_all(&json)
     }
 }
@@ -251,11 +240,7 @@ pub fn read_run(dir: &Utf8Path) -> io::Result<RunView> {
         );
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    Ok(RunView {
-        record,
-        shim: read_json(dir, SHIM_JSON)?,
-        exit: read_json(dir, EXIT_JSON)?,
-    })
+    Ok(RunView { record, shim: read_json(dir, SHIM_JSON)?, exit: read_json(dir, EXIT_JSON)? })
 }
 
 /// Reads `exit.json`; `None` when there is none.
@@ -271,9 +256,7 @@ fn read_json<T: DeserializeOwned>(dir: &Utf8Path, name: &str) -> io::Result<Opti
         Err(error) => return Err(named(&path, &error)),
     };
     let mut json = Vec::new();
-    file.take(RECORD_BYTES_MAX)
-        .read_to_end(&mut json)
-        .map_err(|error| named(&path, &error))?;
+    file.take(RECORD_BYTES_MAX).read_to_end(&mut json).map_err(|error| named(&path, &error))?;
     let parsed = serde_json::from_slice(&json);
     parsed
         .map(Some)
@@ -289,10 +272,7 @@ pub(crate) fn open_read(path: &Utf8Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path.as_std_path(), flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "not a regular file",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
     }
     Ok(file)
 }

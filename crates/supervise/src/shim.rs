@@ -32,9 +32,7 @@ pub struct ShimHooks {
 /// The whole life of a shim. To be called before anything else when the first argument is
 /// [`crate::SHIM_ARG`].
 pub fn shim_main() -> ExitCode {
-    shim_main_with(ShimHooks {
-        immortal: |_| false,
-    })
+    shim_main_with(ShimHooks { immortal: |_| false })
 }
 
 /// [`shim_main`] with seams for tests.

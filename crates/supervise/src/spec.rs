@@ -36,10 +36,7 @@ pub struct KeptBytes {
 
 impl Default for KeptBytes {
     fn default() -> Self {
-        Self {
-            head: 64 << 20,
-            total: 1 << 30,
-        }
+        Self { head: 64 << 20, total: 1 << 30 }
     }
 }
 
@@ -98,9 +95,7 @@ impl RunSpec {
             scrub: Vec::new(),
             stream_bytes_max: None,
             kept: KeptBytes::default(),
-            stop: StopPlan {
-                steps: vec![(15, Duration::from_secs(2))],
-            },
+            stop: StopPlan { steps: vec![(15, Duration::from_secs(2))] },
             drain_ms: 1_000,
             keep: Vec::new(),
             grace_after_daemon_ms: 1_000,
@@ -134,10 +129,7 @@ impl RunSpec {
         out.number(tag::KEPT_TOTAL, self.kept.total);
         for (signal, grace) in &self.stop.steps {
             out.number(tag::STOP_SIGNAL, u64::from(signal.unsigned_abs()));
-            out.number(
-                tag::STOP_GRACE_MS,
-                u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
-            );
+            out.number(tag::STOP_GRACE_MS, u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
         }
         out.number(tag::DRAIN_MS, self.drain_ms);
         for name in &self.keep {
@@ -149,12 +141,8 @@ impl RunSpec {
 
     /// The specification in a `PREPARE` body; the version was checked before.
     pub(crate) fn decode(body: &[u8]) -> io::Result<Self> {
-        let mut spec = Self::new(
-            Utf8PathBuf::new(),
-            String::new(),
-            OsString::new(),
-            Utf8PathBuf::new(),
-        );
+        let mut spec =
+            Self::new(Utf8PathBuf::new(), String::new(), OsString::new(), Utf8PathBuf::new());
         spec.stop.steps.clear();
         let mut items = 0_usize;
         let (mut key, mut signal) = (None, None);
@@ -172,9 +160,8 @@ impl RunSpec {
                 tag::ARG => spec.args.push(os()),
                 tag::ENV_KEY => key = Some(os()),
                 tag::ENV_VALUE => {
-                    let key = key
-                        .take()
-                        .ok_or_else(|| protocol::malformed("value without a key"))?;
+                    let key =
+                        key.take().ok_or_else(|| protocol::malformed("value without a key"))?;
                     spec.env.push((key, os()));
                 }
                 tag::CWD => spec.cwd = protocol::text(bytes)?.into(),
@@ -230,18 +217,12 @@ mod tests {
     fn a_specification_survives_the_wire_byte_for_byte() {
         let mut spec = RunSpec::new("/r".into(), "m".into(), "p".into(), "/c".into());
         spec.args = vec![OsString::from_vec(vec![0xff, b'\n', b'$'])];
-        spec.env = vec![
-            ("A".into(), "1=2".into()),
-            ("B".into(), OsString::from_vec(vec![0xfe])),
-        ];
+        spec.env = vec![("A".into(), "1=2".into()), ("B".into(), OsString::from_vec(vec![0xfe]))];
         spec.stdin = Stdin::Bytes(vec![0, 1, 255]);
         spec.scrub = vec![b"secret".to_vec()];
         spec.stream_bytes_max = Some(7);
         spec.kept = KeptBytes { head: 1, total: 2 };
-        spec.stop.steps = vec![
-            (2, Duration::from_millis(1_500)),
-            (15, Duration::from_secs(2)),
-        ];
+        spec.stop.steps = vec![(2, Duration::from_millis(1_500)), (15, Duration::from_secs(2))];
         spec.keep = vec!["tmux".into()];
         let frame = spec.encode().unwrap();
         let (kind, body, used) = protocol::split(&frame).unwrap().unwrap();

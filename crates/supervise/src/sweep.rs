@@ -61,11 +61,7 @@ pub async fn sweep(marker: &str, deadline: Duration) -> SweepReport {
             return report;
         }
         if began.elapsed() >= deadline {
-            report.remaining = found
-                .iter()
-                .take(KILLED_MAX)
-                .map(|one| name(one, "kill"))
-                .collect();
+            report.remaining = found.iter().take(KILLED_MAX).map(|one| name(one, "kill")).collect();
             return report;
         }
         let shims_only = found.iter().all(|one| one.is_shim);
@@ -95,30 +91,20 @@ pub async fn sweep(marker: &str, deadline: Duration) -> SweepReport {
 }
 
 fn name(one: &Found, after: &str) -> Killed {
-    Killed {
-        pid: one.stat.pid.unsigned_abs(),
-        argv0: argv0(one.stat.pid),
-        after: after.to_owned(),
-    }
+    Killed { pid: one.stat.pid.unsigned_abs(), argv0: argv0(one.stat.pid), after: after.to_owned() }
 }
 
 fn find(marker: &str) -> Vec<Found> {
     let wanted = format!("{MARKER_ENV}={marker}");
     let me = i32::try_from(std::process::id()).unwrap_or(0);
-    let carriers = procfs::pids()
-        .into_iter()
-        .filter(|pid| *pid != me && carries(*pid, &wanted));
+    let carriers = procfs::pids().into_iter().filter(|pid| *pid != me && carries(*pid, &wanted));
     let mut found: Vec<Found> = carriers
         .filter_map(|pid| {
             let handle = procfs::open(pid)?;
             // Looked at again through nothing but the number; if it changed hands after the handle was
             // opened, the handle's process is dead and the signal goes nowhere.
             let stat = Stat::read(pid).filter(|_| carries(pid, &wanted))?;
-            Some(Found {
-                handle,
-                stat,
-                is_shim: is_shim(pid),
-            })
+            Some(Found { handle, stat, is_shim: is_shim(pid) })
         })
         .collect();
     let roots: Vec<i32> = found.iter().map(|one| one.stat.pid).collect();
@@ -132,11 +118,7 @@ fn find(marker: &str) -> Vec<Found> {
         };
         let now = Stat::read(below.pid);
         if now.is_some_and(|now| now.start_time == below.start_time && now.parent == below.parent) {
-            found.push(Found {
-                handle,
-                stat: below,
-                is_shim: false,
-            });
+            found.push(Found { handle, stat: below, is_shim: false });
         }
     }
     found
@@ -148,16 +130,10 @@ fn carries(pid: i32, wanted: &str) -> bool {
         return false;
     };
     let mut environ = Vec::new();
-    if file
-        .take(ENVIRON_BYTES_MAX)
-        .read_to_end(&mut environ)
-        .is_err()
-    {
+    if file.take(ENVIRON_BYTES_MAX).read_to_end(&mut environ).is_err() {
         return false;
     }
-    environ
-        .split(|byte| *byte == 0)
-        .any(|entry| entry == wanted.as_bytes())
+    environ.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes())
 }
 
 fn is_shim(pid: i32) -> bool {

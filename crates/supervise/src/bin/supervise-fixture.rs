@@ -33,14 +33,9 @@ fn main() -> ExitCode {
 /// The test makes a process immortal by naming it so, until its file is gone.
 fn immortal(pid: i32) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<_> = line
-        .split(|byte| *byte == 0)
-        .map(String::from_utf8_lossy)
-        .collect();
+    let words: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     words.get(1).is_some_and(|mode| mode == "immortal")
-        && words
-            .get(2)
-            .is_some_and(|file| PathBuf::from(&**file).exists())
+        && words.get(2).is_some_and(|file| PathBuf::from(&**file).exists())
 }
 
 fn play(mode: &str, args: &[String]) -> io::Result<ExitCode> {
@@ -79,19 +74,16 @@ fn play(mode: &str, args: &[String]) -> io::Result<ExitCode> {
         }
         "double-fork-2" => {
             rustix::process::setsid()?;
-            me(&["setsid-sleep", &token])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()?;
+            me(&["setsid-sleep", &token]).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         }
         "empty-env" => {
             me(&["setsid-sleep", &token]).env_clear().spawn()?;
             say("ready\n")?;
             std::thread::sleep(SLEEP);
         }
-        "storm" => {
+        "storm8" => {
             ignore_term()?;
-            for _ in 0..number.min(FORKERS_MAX) {
+            for _ in 0..FORKERS_MAX {
                 me(&["forker", "0", &token]).spawn()?;
             }
             say("ready\n")?;
@@ -117,14 +109,17 @@ fn play(mode: &str, args: &[String]) -> io::Result<ExitCode> {
         }
         "close-stdout" => {
             say("early\n")?;
-            let null = std::fs::File::options()
-                .read(true)
-                .write(true)
-                .open("/dev/null")?;
+            let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
             rustix::stdio::dup2_stdout(&null)?;
             rustix::stdio::dup2_stderr(&null)?;
             std::thread::sleep(Duration::from_millis(300));
             return Ok(ExitCode::from(7));
+        }
+        "signals" => {
+            let status = std::fs::read_to_string("/proc/self/status")?;
+            for line in status.lines().filter(|line| line.starts_with("Sig")) {
+                say(&format!("{line}\n"))?;
+            }
         }
         "fds" => {
             for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -134,10 +129,7 @@ fn play(mode: &str, args: &[String]) -> io::Result<ExitCode> {
         }
         "keep" => {
             let exe = std::env::current_exe()?;
-            Command::new(exe)
-                .arg0("/opt/kept-server")
-                .args(["setsid-sleep", &token])
-                .spawn()?;
+            Command::new(exe).arg0("/opt/kept-server").args(["setsid-sleep", &token]).spawn()?;
             me(&["setsid-sleep", &token]).spawn()?;
             say("result\n")?;
         }
@@ -188,18 +180,12 @@ fn daemon(args: &[String]) -> io::Result<ExitCode> {
         return Ok(ExitCode::from(64));
     };
     let exe = std::env::current_exe()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let marker = new_marker()?;
         let mut shim = Shim::spawn(&exe, &marker)?;
-        let mut spec = RunSpec::new(
-            Utf8PathBuf::from(dir),
-            marker,
-            exe.into_os_string(),
-            "/".into(),
-        );
+        let mut spec =
+            RunSpec::new(Utf8PathBuf::from(dir), marker, exe.into_os_string(), "/".into());
         spec.args = vec![mode.into(), token.into()];
         shim.prepare(&spec).await?;
         shim.start().await?;

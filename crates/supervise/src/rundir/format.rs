@@ -62,12 +62,7 @@ mod tests {
     /// Written from the layout, so that a change of the code is noticed.
     #[test]
     fn a_header_has_the_documented_bytes() {
-        let header = Header {
-            stream: Stream::Stderr,
-            len: 0x0102,
-            at_micros: 3,
-            offset: 0x0405,
-        };
+        let header = Header { stream: Stream::Stderr, len: 0x0102, at_micros: 3, offset: 0x0405 };
         let bytes = *b"OL\x01\x02\x02\x01\0\0\x03\0\0\0\0\0\0\0\x05\x04\0\0\0\0\0\0";
         assert_eq!(header.encode(), bytes);
         assert_eq!(Header::decode(&bytes), Some(header));

@@ -102,11 +102,7 @@ impl OutputReader {
     /// Starts at the logical offset `from`, which may lie inside a chunk or a gap. A run without
     /// output so far is no error.
     pub fn open(dir: &Utf8Path, from: u64) -> io::Result<Self> {
-        Ok(Self {
-            dir: dir.to_owned(),
-            segment: None,
-            position: from,
-        })
+        Ok(Self { dir: dir.to_owned(), segment: None, position: from })
     }
 
     /// The logical offset of what comes next.
@@ -155,13 +151,8 @@ impl OutputReader {
         let path = self.dir.join(OUTPUT_DIR).join(segment_name(start));
         match open_read(&path) {
             Ok(file) => {
-                self.segment = Some(Segment {
-                    start,
-                    file,
-                    at: 0,
-                    buffer: Vec::new(),
-                    buffer_at: 0,
-                });
+                self.segment =
+                    Some(Segment { start, file, at: 0, buffer: Vec::new(), buffer_at: 0 });
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -186,10 +177,7 @@ impl OutputReader {
                 continue;
             }
             if header.offset > self.position {
-                let gap = Gap {
-                    offset: self.position,
-                    next: header.offset,
-                };
+                let gap = Gap { offset: self.position, next: header.offset };
                 self.position = header.offset;
                 return Ok(Some(Item::Gap(gap)));
             }
@@ -223,19 +211,13 @@ impl Segment {
 
     /// `len` bytes (at most a chunk) at `at`; `None` when the file does not have them yet.
     fn bytes(&mut self, at: u64, len: u64) -> io::Result<Option<&[u8]>> {
-        let wanted = at
-            .checked_sub(self.buffer_at)
-            .and_then(|from| usize::try_from(from).ok());
+        let wanted = at.checked_sub(self.buffer_at).and_then(|from| usize::try_from(from).ok());
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let have = wanted.is_some_and(|from| self.buffer.len().saturating_sub(from) >= len);
         if !have {
             self.buffer.resize(READ_BYTES, 0);
             let mut filled = 0;
-            while let Some(rest) = self
-                .buffer
-                .get_mut(filled..)
-                .filter(|rest| !rest.is_empty())
-            {
+            while let Some(rest) = self.buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
                 match self.file.read_at(rest, at + filled as u64) {
                     Ok(0) => break,
                     Ok(more) => filled += more,

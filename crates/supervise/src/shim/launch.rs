@@ -40,10 +40,7 @@ pub(super) struct Ready {
 }
 
 pub(super) fn error(kind: SpawnErrorKind, message: impl Into<String>) -> SpawnErrorRecord {
-    SpawnErrorRecord {
-        kind: kind.as_str().to_owned(),
-        message: message.into(),
-    }
+    SpawnErrorRecord { kind: kind.as_str().to_owned(), message: message.into() }
 }
 
 /// Prepares the run directory and the command. Only a run directory that cannot be used is an error
@@ -67,11 +64,7 @@ pub(super) fn prepare(spec: &RunSpec) -> Result<Prepared, SpawnErrorRecord> {
     directory.write_new(SHIM_JSON, &record).map_err(storage)?;
     directory.reserve_exit().map_err(storage)?;
     let log = Log::create(&directory, spec.kept).map_err(storage)?;
-    Ok(Prepared {
-        directory,
-        log,
-        command: ready(spec),
-    })
+    Ok(Prepared { directory, log, command: ready(spec) })
 }
 
 fn ready(spec: &RunSpec) -> Result<Ready, SpawnErrorRecord> {
@@ -79,10 +72,7 @@ fn ready(spec: &RunSpec) -> Result<Ready, SpawnErrorRecord> {
     check_cwd(&cwd)?;
     let program = resolve(spec, &cwd)?;
     let other = |cause: io::Error| {
-        error(
-            SpawnErrorKind::Other,
-            format!("cannot start {}: {cause}", program.display()),
-        )
+        error(SpawnErrorKind::Other, format!("cannot start {}: {cause}", program.display()))
     };
     let (stdout, agent_stdout) =
         rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| other(e.into()))?;
@@ -102,13 +92,7 @@ fn ready(spec: &RunSpec) -> Result<Ready, SpawnErrorRecord> {
         .stdin(stdin(&spec.stdin).map_err(other)?)
         .stdout(Stdio::from(agent_stdout))
         .stderr(Stdio::from(agent_stderr));
-    Ok(Ready {
-        command,
-        program,
-        cwd,
-        stdout,
-        stderr,
-    })
+    Ok(Ready { command, program, cwd, stdout, stderr })
 }
 
 /// Input is a file in memory and no pipe: nothing has to be pumped, nobody can block on it, and its end
@@ -124,10 +108,7 @@ fn stdin(stdin: &Stdin) -> io::Result<Stdio> {
 
 fn check_cwd(cwd: &Path) -> Result<(), SpawnErrorRecord> {
     let bad = |why: String| {
-        error(
-            SpawnErrorKind::BadCwd,
-            format!("cannot run in {}: {why}", cwd.display()),
-        )
+        error(SpawnErrorKind::BadCwd, format!("cannot run in {}: {why}", cwd.display()))
     };
     let meta = fs::metadata(cwd).map_err(|cause| bad(cause.to_string()))?;
     if !meta.is_dir() {
@@ -144,19 +125,12 @@ fn resolve(spec: &RunSpec, cwd: &Path) -> Result<PathBuf, SpawnErrorRecord> {
         let program = cwd.join(name);
         return executable(&program).map(|()| program);
     }
-    let path = spec
-        .env
-        .iter()
-        .rev()
-        .find(|(key, _)| key == "PATH")
-        .map(|(_, value)| value.as_os_str());
+    let path =
+        spec.env.iter().rev().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
     let path = path.unwrap_or(OsStr::new(PATH_DEFAULT));
     let mut not_executable = None;
     // An empty name would find the folders themselves.
-    let folders = path
-        .as_bytes()
-        .split(|byte| *byte == b':')
-        .filter(|_| !name.is_empty());
+    let folders = path.as_bytes().split(|byte| *byte == b':').filter(|_| !name.is_empty());
     for folder in folders {
         let program = cwd.join(OsStr::from_bytes(folder)).join(name);
         match executable(&program) {
@@ -186,17 +160,10 @@ fn executable(program: &Path) -> Result<(), SpawnErrorRecord> {
         error(kind, format!("no program {shown}: {cause}"))
     })?;
     if !meta.is_file() {
-        return Err(error(
-            SpawnErrorKind::NotExecutable,
-            format!("{shown} is not a file"),
-        ));
+        return Err(error(SpawnErrorKind::NotExecutable, format!("{shown} is not a file")));
     }
-    rustix::fs::access(program, Access::EXEC_OK).map_err(|_| {
-        error(
-            SpawnErrorKind::NotExecutable,
-            format!("{shown} is not executable"),
-        )
-    })
+    rustix::fs::access(program, Access::EXEC_OK)
+        .map_err(|_| error(SpawnErrorKind::NotExecutable, format!("{shown} is not executable")))
 }
 
 impl Ready {
@@ -204,11 +171,9 @@ impl Ready {
     /// handle that would reap it is given up.
     pub(super) fn start(mut self) -> Result<(i32, OwnedFd, OwnedFd), SpawnErrorRecord> {
         match self.command.spawn() {
-            Ok(child) => Ok((
-                i32::try_from(child.id()).unwrap_or(i32::MAX),
-                self.stdout,
-                self.stderr,
-            )),
+            Ok(child) => {
+                Ok((i32::try_from(child.id()).unwrap_or(i32::MAX), self.stdout, self.stderr))
+            }
             Err(cause) => Err(self.why(&cause)),
         }
     }
@@ -218,10 +183,7 @@ impl Ready {
             return bad;
         }
         let shown = self.program.display();
-        match cause
-            .raw_os_error()
-            .map(rustix::io::Errno::from_raw_os_error)
-        {
+        match cause.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
             Some(rustix::io::Errno::NOEXEC) => error(
                 SpawnErrorKind::NotExecutable,
                 format!("{shown} is no program for this machine and has no #! line"),
@@ -230,14 +192,10 @@ impl Ready {
                 SpawnErrorKind::NotFound,
                 format!("cannot start {shown}: the interpreter it names does not exist"),
             ),
-            Some(rustix::io::Errno::ACCESS) => error(
-                SpawnErrorKind::NotExecutable,
-                format!("cannot start {shown}: {cause}"),
-            ),
-            _ => error(
-                SpawnErrorKind::Other,
-                format!("cannot start {shown}: {cause}"),
-            ),
+            Some(rustix::io::Errno::ACCESS) => {
+                error(SpawnErrorKind::NotExecutable, format!("cannot start {shown}: {cause}"))
+            }
+            _ => error(SpawnErrorKind::Other, format!("cannot start {shown}: {cause}")),
         }
     }
 }

@@ -57,8 +57,7 @@ impl Link {
                 Ok(0) => self.closed = true,
                 Ok(len) => {
                     taken += len;
-                    self.input
-                        .extend_from_slice(buffer.get(..len).unwrap_or_default());
+                    self.input.extend_from_slice(buffer.get(..len).unwrap_or_default());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -106,8 +105,7 @@ impl Link {
         if self.end.is_none() || self.closed || !self.output.is_empty() {
             return None;
         }
-        self.end_reported_at
-            .map(|at| at + Duration::from_millis(OUTPUT_REPORT_MS))
+        self.end_reported_at.map(|at| at + Duration::from_millis(OUTPUT_REPORT_MS))
     }
 
     /// Sends what can be sent and is due.

@@ -31,10 +31,8 @@ const CREATE: OFlags = OFlags::WRONLY
     .union(OFlags::EXCL)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
-const OPEN_DIR: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
+const OPEN_DIR: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// The run directory, held open.
@@ -44,9 +42,7 @@ pub(super) struct Directory {
 
 impl Directory {
     pub(super) fn open(path: &Utf8Path) -> io::Result<Self> {
-        Ok(Self {
-            dir: rustix::fs::open(path.as_std_path(), OPEN_DIR, Mode::empty())?,
-        })
+        Ok(Self { dir: rustix::fs::open(path.as_std_path(), OPEN_DIR, Mode::empty())? })
     }
 
     /// Writes a new file; not durable by itself.
@@ -136,19 +132,15 @@ impl Log {
     pub(super) fn append(&mut self, stream: Stream, bytes: &[u8], at_micros: i64) {
         for payload in bytes.chunks(CHUNK_BYTES_MAX) {
             let waits = self.retry_at.is_some_and(|at| Instant::now() < at);
-            let written = if waits {
-                None
-            } else {
-                Some(self.write_chunk(stream, payload, at_micros))
-            };
+            let written =
+                if waits { None } else { Some(self.write_chunk(stream, payload, at_micros)) };
             match written {
                 Some(Ok(())) => self.retry_at = None,
                 None => self.truncated = true,
                 Some(Err(error)) => {
                     self.truncated = true;
                     self.retry_at = Some(Instant::now() + Duration::from_millis(RETRY_MS));
-                    self.write_error
-                        .get_or_insert_with(|| format!("output: {error}"));
+                    self.write_error.get_or_insert_with(|| format!("output: {error}"));
                 }
             }
             self.end += payload.len() as u64;
@@ -157,28 +149,16 @@ impl Log {
 
     fn write_chunk(&mut self, stream: Stream, payload: &[u8], at_micros: i64) -> io::Result<()> {
         let size = (HEADER_BYTES + payload.len()) as u64;
-        let full = self
-            .segments
-            .back()
-            .is_none_or(|segment| segment.bytes + size > self.segment_bytes);
+        let full =
+            self.segments.back().is_none_or(|segment| segment.bytes + size > self.segment_bytes);
         if self.file.is_none()
-            || (full
-                && self
-                    .segments
-                    .back()
-                    .is_some_and(|segment| segment.bytes > 0))
+            || (full && self.segments.back().is_some_and(|segment| segment.bytes > 0))
         {
             self.open_segment()?;
         }
         self.drop_middle(size);
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let header = Header {
-            stream,
-            len,
-            at_micros,
-            offset: self.end,
-        }
-        .encode();
+        let header = Header { stream, len, at_micros, offset: self.end }.encode();
         let Some(file) = &mut self.file else {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         };
@@ -204,11 +184,7 @@ impl Log {
     fn open_segment(&mut self) -> io::Result<()> {
         let file = rustix::fs::openat(&self.dir, segment_name(self.end), CREATE, OWNER_ONLY)?;
         self.file = Some(File::from(file));
-        self.segments.push_back(Segment {
-            start: self.end,
-            bytes: 0,
-            synced: false,
-        });
+        self.segments.push_back(Segment { start: self.end, bytes: 0, synced: false });
         Ok(())
     }
 
@@ -216,10 +192,7 @@ impl Log {
     fn drop_middle(&mut self, size: u64) {
         while self.total + size > self.kept.total {
             let newest = self.segments.len().saturating_sub(1);
-            let oldest = self
-                .segments
-                .iter()
-                .position(|segment| segment.start >= self.kept.head);
+            let oldest = self.segments.iter().position(|segment| segment.start >= self.kept.head);
             let Some(index) = oldest.filter(|index| *index < newest) else {
                 return;
             };
@@ -228,8 +201,7 @@ impl Log {
             };
             let name = segment_name(segment.start);
             if let Err(error) = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
-                self.write_error
-                    .get_or_insert_with(|| format!("output: {error}"));
+                self.write_error.get_or_insert_with(|| format!("output: {error}"));
             }
             self.total = self.total.saturating_sub(segment.bytes);
             self.truncated = true;
@@ -238,11 +210,8 @@ impl Log {
 
     /// Everything appended so far is durable afterwards, or [`Self::write_error`] says why not.
     pub(super) fn sync(&mut self) {
-        let result = self
-            .segments
-            .iter_mut()
-            .filter(|segment| !segment.synced)
-            .try_for_each(|segment| {
+        let result =
+            self.segments.iter_mut().filter(|segment| !segment.synced).try_for_each(|segment| {
                 let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = rustix::fs::openat(
                     &self.dir,
@@ -256,8 +225,7 @@ impl Log {
             });
         let result = result.and_then(|()| rustix::fs::fsync(&self.dir));
         if let Err(error) = result {
-            self.write_error
-                .get_or_insert_with(|| format!("output: {error}"));
+            self.write_error.get_or_insert_with(|| format!("output: {error}"));
         }
     }
 }
@@ -270,11 +238,7 @@ fn write_both(file: &mut File, header: &[u8], payload: &[u8]) -> Result<(), (u64
     while done < size {
         let parts = [
             IoSlice::new(header.get(done..).unwrap_or_default()),
-            IoSlice::new(
-                payload
-                    .get(done.saturating_sub(header.len())..)
-                    .unwrap_or_default(),
-            ),
+            IoSlice::new(payload.get(done.saturating_sub(header.len())..).unwrap_or_default()),
         ];
         match file.write_vectored(&parts) {
             Ok(0) => return Err((done as u64, io::Error::from(io::ErrorKind::WriteZero))),

@@ -27,13 +27,7 @@ pub(super) struct Pipe {
 
 impl Pipe {
     pub(super) fn new(fd: OwnedFd, stream: Stream, secrets: Rc<Secrets>) -> Self {
-        Self {
-            file: fd.into(),
-            stream,
-            scrubber: Scrubber::new(secrets),
-            bytes: 0,
-            closed: false,
-        }
+        Self { file: fd.into(), stream, scrubber: Scrubber::new(secrets), bytes: 0, closed: false }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -52,8 +46,7 @@ impl Pipe {
                     self.bytes += len as u64;
                     let (stream, at) = (self.stream, now_micros());
                     let bytes = buffer.get(..len).unwrap_or_default();
-                    self.scrubber
-                        .push(bytes, &mut |clean| log.append(stream, clean, at));
+                    self.scrubber.push(bytes, &mut |clean| log.append(stream, clean, at));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
@@ -66,8 +59,7 @@ impl Pipe {
     /// Nothing comes any more: gives out what was held back.
     pub(super) fn finish(&mut self, log: &mut Log) {
         let (stream, at) = (self.stream, now_micros());
-        self.scrubber
-            .finish(&mut |clean| log.append(stream, clean, at));
+        self.scrubber.finish(&mut |clean| log.append(stream, clean, at));
     }
 }
 
@@ -77,8 +69,6 @@ pub(super) fn buffer() -> Box<[u8]> {
 
 /// The wall clock in microseconds since the epoch.
 pub(super) fn now_micros() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }

@@ -100,21 +100,13 @@ pub(super) fn run(control: UnixStream, children: UnixStream, hooks: ShimHooks) -
     let Some((kind, _)) = next_frame(&mut link)? else {
         return Ok(());
     };
-    let Prepared {
-        directory,
-        log,
-        command,
-    } = match prepared {
+    let Prepared { directory, log, command } = match prepared {
         Ok(prepared) => prepared,
         Err(why) => return spawn_failed(&mut link, None, why),
     };
     if kind != protocol::START {
         // Stopped before it was started.
-        let record = ExitRecord {
-            stopped: true,
-            empty: true,
-            ..record()
-        };
+        let record = ExitRecord { stopped: true, empty: true, ..record() };
         let record = write_exit(&directory, record);
         return report_last(&mut link, protocol::ENDED, &record);
     }
@@ -162,11 +154,7 @@ fn receive_spec(link: &mut Link) -> io::Result<Option<RunSpec>> {
     let Some((kind, body)) = next_frame(link)? else {
         return Ok(None);
     };
-    let version = if kind == protocol::PREPARE {
-        protocol::version(&body)
-    } else {
-        Ok(0)
-    };
+    let version = if kind == protocol::PREPARE { protocol::version(&body) } else { Ok(0) };
     let spec = match version {
         Ok(protocol::VERSION) => RunSpec::decode(&body).map_err(|cause| cause.to_string()),
         Ok(other) => Err(format!(
@@ -210,11 +198,7 @@ fn wait(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<()> {
 }
 
 fn record() -> ExitRecord {
-    ExitRecord {
-        version: LAYOUT_VERSION,
-        ended_at_micros: now_micros(),
-        ..ExitRecord::default()
-    }
+    ExitRecord { version: LAYOUT_VERSION, ended_at_micros: now_micros(), ..ExitRecord::default() }
 }
 
 /// Makes `record` durable; when that fails the record says so.
@@ -223,9 +207,7 @@ fn write_exit(directory: &Directory, mut record: ExitRecord) -> ExitRecord {
         .map_err(io::Error::from)
         .and_then(|json| directory.write_exit(&json));
     if let Err(error) = written {
-        record
-            .write_error
-            .get_or_insert_with(|| format!("exit.json: {error}"));
+        record.write_error.get_or_insert_with(|| format!("exit.json: {error}"));
     }
     record
 }
@@ -250,14 +232,7 @@ fn spawn_failed(
     report.bytes(tag::KIND, why.kind.as_bytes());
     report.bytes(tag::MESSAGE, why.message.as_bytes());
     if let Some(directory) = directory {
-        write_exit(
-            directory,
-            ExitRecord {
-                spawn_error: Some(why),
-                empty: true,
-                ..record()
-            },
-        );
+        write_exit(directory, ExitRecord { spawn_error: Some(why), empty: true, ..record() });
     }
     link.report(report);
     flush(link)
@@ -268,10 +243,7 @@ fn flush(link: &mut Link) -> io::Result<()> {
     let until = Instant::now() + Duration::from_millis(LAST_REPORT_MS);
     while link.wants_write() && Instant::now() < until {
         let fd = link.fd();
-        wait(
-            &mut [PollFd::new(&fd, PollFlags::IN | PollFlags::OUT)],
-            Some(until),
-        )?;
+        wait(&mut [PollFd::new(&fd, PollFlags::IN | PollFlags::OUT)], Some(until))?;
         link.receive();
         link.turn();
     }
@@ -288,11 +260,7 @@ impl Run {
             }
             self.link.turn();
             let busy = reaped == Reaped::More;
-            let until = if busy {
-                Some(Instant::now())
-            } else {
-                self.due()
-            };
+            let until = if busy { Some(Instant::now()) } else { self.due() };
             self.wait(until)?;
             self.read();
             self.obey();
@@ -325,19 +293,10 @@ impl Run {
         let mut fds = Vec::with_capacity(4);
         fds.push(PollFd::new(&children, PollFlags::IN));
         if !self.link.closed {
-            let write = if self.link.wants_write() {
-                PollFlags::OUT
-            } else {
-                PollFlags::empty()
-            };
+            let write = if self.link.wants_write() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&link, PollFlags::IN | write));
         }
-        let open: Vec<_> = self
-            .pipes
-            .iter()
-            .filter(|pipe| !pipe.closed)
-            .map(Pipe::fd)
-            .collect();
+        let open: Vec<_> = self.pipes.iter().filter(|pipe| !pipe.closed).map(Pipe::fd).collect();
         fds.extend(open.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         wait(&mut fds, until)
     }
@@ -426,11 +385,7 @@ impl Run {
             Phase::Running | Phase::Done => {}
             Phase::Stopping(..) if !self.leader_alive => {
                 // Who was asked to stop has no time for stragglers.
-                if empty {
-                    self.phase = Phase::Done
-                } else {
-                    self.terminate()
-                }
+                if empty { self.phase = Phase::Done } else { self.terminate() }
             }
             Phase::Stopping(step, until) if now >= until => self.stop_step(step + 1),
             Phase::Stopping(..) => {}
@@ -467,8 +422,7 @@ impl Run {
             self.phase = Phase::Stopping(step, Instant::now() + grace);
             return;
         }
-        self.tree
-            .signal_group_of(self.leader, Signal::KILL, Some("term"));
+        self.tree.signal_group_of(self.leader, Signal::KILL, Some("term"));
         self.terminate();
     }
 
@@ -488,12 +442,8 @@ impl Run {
     fn terminate(&mut self) {
         let after = (!self.leader_alive).then_some("exit");
         self.tree.signal_all(Signal::TERM, after);
-        let left = self
-            .stop_at
-            .map(|at| STOP_MS_MAX.saturating_sub(millis(at.elapsed())));
-        let grace = left
-            .unwrap_or(SWEEP_GRACE_MS)
-            .clamp(SWEEP_GRACE_MS_MIN, SWEEP_GRACE_MS);
+        let left = self.stop_at.map(|at| STOP_MS_MAX.saturating_sub(millis(at.elapsed())));
+        let grace = left.unwrap_or(SWEEP_GRACE_MS).clamp(SWEEP_GRACE_MS_MIN, SWEEP_GRACE_MS);
         self.phase = Phase::Terminating(Instant::now() + Duration::from_millis(grace));
     }
 
@@ -510,10 +460,7 @@ impl Run {
         self.tree.signal_all(Signal::KILL, Some("term"));
         if !self.kill_failed && since.elapsed() >= Duration::from_millis(KILL_FAILED_MS) {
             self.kill_failed = true;
-            let record = ExitRecord {
-                remaining: self.tree.remaining(),
-                ..self.record(false)
-            };
+            let record = ExitRecord { remaining: self.tree.remaining(), ..self.record(false) };
             self.log.sync();
             let record = write_exit(&self.directory, record);
             // A report that cannot be built is in `exit.json`.
@@ -535,11 +482,7 @@ impl Run {
         self.link.report_end(self.log.end());
         self.log.sync();
         let record = write_exit(&self.directory, self.record(true));
-        let kind = if self.kill_failed {
-            protocol::EMPTY
-        } else {
-            protocol::ENDED
-        };
+        let kind = if self.kill_failed { protocol::EMPTY } else { protocol::ENDED };
         report_last(&mut self.link, kind, &record)
     }
 

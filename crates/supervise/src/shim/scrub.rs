@@ -14,45 +14,50 @@ use std::rc::Rc;
 pub(super) const REDACTED: &[u8] = b"[task input redacted]";
 /// Secrets shorter than this are replaced only as a whole line or string.
 const WHOLE_CHARS: usize = 16;
+/// So much of a long secret is taken for it, and then whatever goes on as the secret does: bounds what is
+/// held back and the tables, and a copy that is cut off is replaced too.
+const BEGINNING_BYTES_MAX: usize = 4 << 10;
 
 /// Secrets, ready to be looked for.
 pub(super) struct Secrets(Vec<Secret>);
 
 struct Secret {
     bytes: Vec<u8>,
-    /// For each prefix the length of its longest border.
-    borders: Vec<u32>,
+    /// For each prefix of the beginning the length of its longest border.
+    borders: Vec<u16>,
     whole: bool,
 }
 
 impl Secrets {
     /// White space around a secret does not belong to it; an empty one is none.
     pub(super) fn new(secrets: &[Vec<u8>]) -> Rc<Self> {
-        let trimmed = secrets
-            .iter()
-            .map(|secret| secret.trim_ascii())
-            .filter(|secret| !secret.is_empty());
+        let trimmed =
+            secrets.iter().map(|secret| secret.trim_ascii()).filter(|secret| !secret.is_empty());
         Rc::new(Self(trimmed.map(Secret::new).collect()))
     }
 }
 
+/// How much of a secret is looked for: whole characters.
+fn beginning(secret: &[u8]) -> usize {
+    let end = secret.len().min(BEGINNING_BYTES_MAX);
+    let starts_char = |at: &usize| secret.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
+    (0..4).map(|back| end.saturating_sub(back)).find(starts_char).unwrap_or(end)
+}
+
 impl Secret {
     fn new(bytes: &[u8]) -> Self {
-        let mut secret = Self {
-            bytes: bytes.to_vec(),
-            borders: Vec::with_capacity(bytes.len()),
-            whole: false,
-        };
+        let mut secret =
+            Self { bytes: bytes.to_vec(), borders: Vec::with_capacity(bytes.len()), whole: false };
         let chars = std::str::from_utf8(bytes).map_or(bytes.len(), |text| text.chars().count());
         secret.whole = chars < WHOLE_CHARS;
         secret.borders.push(0);
         let mut border = 0;
-        for byte in bytes.iter().skip(1) {
+        for byte in bytes.iter().take(beginning(bytes)).skip(1) {
             while border > 0 && secret.at(border) != Some(*byte) {
                 border = secret.border(border);
             }
             border += usize::from(secret.at(border) == Some(*byte));
-            secret.borders.push(u32::try_from(border).unwrap_or(0));
+            secret.borders.push(u16::try_from(border).unwrap_or(0));
         }
         secret
     }
@@ -61,11 +66,16 @@ impl Secret {
         self.bytes.get(index).copied()
     }
 
+    /// How much of it is looked for.
+    fn beginning(&self) -> usize {
+        self.borders.len()
+    }
+
     /// The longest border of the first `len` bytes.
     fn border(&self, len: usize) -> usize {
         len.checked_sub(1)
             .and_then(|last| self.borders.get(last))
-            .map_or(0, |border| *border as usize)
+            .map_or(0, |border| usize::from(*border))
     }
 }
 
@@ -78,6 +88,12 @@ struct Lane {
     start: usize,
 }
 
+/// A long secret whose beginning was replaced: how far it was seen in either reading.
+struct Rest {
+    secret: usize,
+    lens: [Option<usize>; 2],
+}
+
 /// The smallest piece of text: a byte, or an escape and what it means.
 struct Unit {
     len: usize,
@@ -87,21 +103,13 @@ struct Unit {
 
 impl Unit {
     fn byte(byte: u8) -> Self {
-        Self {
-            len: 1,
-            meaning: [byte, 0, 0, 0],
-            meaning_len: 1,
-        }
+        Self { len: 1, meaning: [byte, 0, 0, 0], meaning_len: 1 }
     }
 
     fn char(len: usize, meant: char) -> Self {
         let mut meaning = [0; 4];
         let meaning_len = meant.encode_utf8(&mut meaning).len();
-        Self {
-            len,
-            meaning,
-            meaning_len,
-        }
+        Self { len, meaning, meaning_len }
     }
 
     fn meaning(&self) -> &[u8] {
@@ -130,13 +138,7 @@ impl Unit {
             _ => None,
         };
         // A backslash that begins no escape is one.
-        Some(meant.map_or_else(
-            || Self::byte(b'\\'),
-            |meant| Self {
-                len: 2,
-                ..Self::byte(meant)
-            },
-        ))
+        Some(meant.map_or_else(|| Self::byte(b'\\'), |meant| Self { len: 2, ..Self::byte(meant) }))
     }
 }
 
@@ -192,18 +194,14 @@ pub(super) struct Scrubber {
     looked: usize,
     /// The byte before it.
     before: Option<u8>,
+    /// What is being swallowed.
+    rest: Option<Rest>,
 }
 
 impl Scrubber {
     pub(super) fn new(secrets: Rc<Secrets>) -> Self {
         let lanes = vec![[Lane::default(); 2]; secrets.0.len()];
-        Self {
-            secrets,
-            lanes,
-            held: Vec::new(),
-            looked: 0,
-            before: None,
-        }
+        Self { secrets, lanes, held: Vec::new(), looked: 0, before: None, rest: None }
     }
 
     /// Takes output and gives out what is certain.
@@ -213,12 +211,8 @@ impl Scrubber {
         }
         self.held.extend_from_slice(bytes);
         self.look(false, out);
-        let partial = self
-            .lanes
-            .iter()
-            .flatten()
-            .filter(|lane| lane.len > 0)
-            .map(|lane| lane.start);
+        let partial =
+            self.lanes.iter().flatten().filter(|lane| lane.len > 0).map(|lane| lane.start);
         let safe = partial.min().unwrap_or(self.looked);
         self.give(safe, safe, out);
     }
@@ -246,25 +240,60 @@ impl Scrubber {
 
     fn look(&mut self, at_end: bool, out: &mut dyn FnMut(&[u8])) {
         loop {
-            self.skip();
+            if self.rest.is_none() {
+                self.skip();
+            }
             let text = self.held.get(self.looked..).unwrap_or_default();
-            let Some(unit) = Unit::first(text, at_end) else {
-                return;
-            };
+            let unit = Unit::first(text, at_end);
+            if self.rest.is_some() && !unit.as_ref().is_some_and(|unit| self.goes_on(unit)) {
+                // Swallowed up to here, all at once.
+                self.give(0, self.looked, out);
+                if unit.is_none() {
+                    return;
+                }
+                self.rest = None;
+                continue;
+            }
+            let Some(unit) = unit else { return };
             let next = self.looked + unit.len;
+            if self.rest.is_some() {
+                self.looked = next;
+                continue;
+            }
             if !at_end && next >= self.held.len() && self.must_see_more(&unit) {
                 return;
             }
             match self.step(&unit, at_end) {
-                Some((start, end)) => {
-                    self.give(start, end, &mut |bytes| out(bytes));
+                Some((start, end, rest)) => {
+                    self.give(start, end, out);
                     out(REDACTED);
                     self.lanes.fill([Lane::default(); 2]);
                     self.looked = 0;
+                    self.rest = rest;
                 }
                 None => self.looked = next,
             }
         }
+    }
+
+    /// Whether the secret that is being swallowed goes on with `unit`.
+    fn goes_on(&mut self, unit: &Unit) -> bool {
+        let Some(Rest { secret, lens: [raw, json] }) = &mut self.rest else {
+            return false;
+        };
+        let Some(secret) = self.secrets.0.get(*secret) else {
+            return false;
+        };
+        let text = self.held.get(self.looked..self.looked + unit.len).unwrap_or_default();
+        let follow = |len: &mut Option<usize>, bytes: &[u8]| {
+            let goes_on = len
+                .and_then(|len| secret.bytes.get(len..))
+                .is_some_and(|rest| rest.starts_with(bytes));
+            *len = len.filter(|_| goes_on).map(|len| len + bytes.len());
+        };
+        follow(raw, text);
+        follow(json, unit.meaning());
+        raw.is_some() || json.is_some()
     }
 
     /// Passes over what cannot begin a secret, as long as none has begun.
@@ -281,46 +310,34 @@ impl Scrubber {
 
     /// Whether `unit` may complete a secret of which the byte after it decides.
     fn must_see_more(&self, unit: &Unit) -> bool {
-        self.secrets
-            .0
-            .iter()
-            .zip(&self.lanes)
-            .any(|(secret, lanes)| {
-                secret.whole
-                    && lanes
-                        .iter()
-                        .any(|lane| lane.len + unit.len >= secret.bytes.len())
-            })
+        self.secrets.0.iter().zip(&self.lanes).any(|(secret, lanes)| {
+            secret.whole && lanes.iter().any(|lane| lane.len + unit.len >= secret.beginning())
+        })
     }
 
-    /// Feeds one unit to every lane; the held bytes that are a secret, when it completes one.
-    fn step(&mut self, unit: &Unit, at_end: bool) -> Option<(usize, usize)> {
-        let Self {
-            secrets,
-            lanes,
-            held,
-            looked,
-            before,
-        } = self;
+    /// Feeds one unit to every lane. When it completes a secret: the held bytes that are one, and what
+    /// may follow.
+    fn step(&mut self, unit: &Unit, at_end: bool) -> Option<(usize, usize, Option<Rest>)> {
+        let Self { secrets, lanes, held, looked, before, .. } = self;
         let after = *looked + unit.len;
-        for (secret, [raw, json]) in secrets.0.iter().zip(lanes) {
+        for (index, (secret, [raw, json])) in secrets.0.iter().zip(lanes).enumerate() {
             for at in *looked..after {
                 let byte = held.get(at).copied()?;
                 raw.feed(secret, byte, at, |start, len| start + len);
-                if raw.len == secret.bytes.len() {
+                if raw.len == secret.beginning() {
                     if accepted(secret, held, *before, raw.start, at + 1, at_end) {
-                        return Some((raw.start, at + 1));
+                        // Read as JSON it is the same so far, unless an escape said something else.
+                        let same = unit.len == 1 && json.len + 1 == raw.len;
+                        return Some((raw.start, at + 1, rest(index, secret, [true, same])));
                     }
                     raw.fall(secret, |start, len| start + len);
                 }
             }
             for byte in unit.meaning() {
-                json.feed(secret, *byte, *looked, |start, len| {
-                    forward(held, start, len)
-                });
-                if json.len == secret.bytes.len() {
+                json.feed(secret, *byte, *looked, |start, len| forward(held, start, len));
+                if json.len == secret.beginning() {
                     if accepted(secret, held, *before, json.start, after, at_end) {
-                        return Some((json.start, after));
+                        return Some((json.start, after, rest(index, secret, [false, true])));
                     }
                     json.fall(secret, |start, len| forward(held, start, len));
                 }
@@ -328,6 +345,12 @@ impl Scrubber {
         }
         None
     }
+}
+
+fn rest(index: usize, secret: &Secret, seen: [bool; 2]) -> Option<Rest> {
+    let len = secret.beginning();
+    (secret.bytes.len() > len)
+        .then(|| Rest { secret: index, lens: seen.map(|seen| seen.then_some(len)) })
 }
 
 impl Lane {
@@ -380,9 +403,7 @@ fn accepted(
     end: usize,
     at_end: bool,
 ) -> bool {
-    let previous = start
-        .checked_sub(1)
-        .map_or(before, |at| held.get(at).copied());
+    let previous = start.checked_sub(1).map_or(before, |at| held.get(at).copied());
     match (previous, held.get(end)) {
         _ if !secret.whole => true,
         (None | Some(b'\n'), None) => at_end,
@@ -419,54 +440,30 @@ mod tests {
             );
         }
         let bytes: Vec<&[u8]> = text.chunks(1).collect();
-        assert_eq!(
-            String::from_utf8_lossy(&scrub(secret, &bytes)),
-            wanted,
-            "byte by byte"
-        );
+        assert_eq!(String::from_utf8_lossy(&scrub(secret, &bytes)), wanted, "byte by byte");
     }
 
     const PROMPT: &str = "fix the \"bug\" in a/b\\c\nand é😀 too";
 
     #[test]
     fn r_81_the_prompt_is_replaced_raw_and_in_every_json_spelling() {
-        check(
-            PROMPT,
-            &format!("a {PROMPT} b"),
-            "a [task input redacted] b",
-        );
+        check(PROMPT, &format!("a {PROMPT} b"), "a [task input redacted] b");
         for spelling in [
             r#"fix the \"bug\" in a/b\\c\nand é😀 too"#,
             r#"fix the \"bug\" in a\/b\\c\nand \u00e9\ud83d\ude00 too"#,
             r#"fix the \u0022bug\u0022 in a\u002fb\u005Cc\u000Aand \u00E9\uD83D\uDE00 too"#,
             r#"\u0066ix the \"bug\" in a/b\\c\nand \u00e9😀 to\u006f"#,
         ] {
-            check(
-                PROMPT,
-                &format!(r#"{{"p":"{spelling}"}}"#),
-                r#"{"p":"[task input redacted]"}"#,
-            );
+            check(PROMPT, &format!(r#"{{"p":"{spelling}"}}"#), r#"{"p":"[task input redacted]"}"#);
         }
     }
 
     #[test]
     fn r_81_twice_in_a_row_overlapping_and_after_a_false_start() {
         let p = "abcabcabcabcabcabd";
-        check(
-            p,
-            &format!("{p}{p}"),
-            "[task input redacted][task input redacted]",
-        );
-        check(
-            p,
-            &format!("abcabc{p}abc"),
-            "abcabc[task input redacted]abc",
-        );
-        check(
-            p,
-            r"abcabc\u0061bcabcabcabcabcabdx",
-            "abcabc[task input redacted]x",
-        );
+        check(p, &format!("{p}{p}"), "[task input redacted][task input redacted]");
+        check(p, &format!("abcabc{p}abc"), "abcabc[task input redacted]abc");
+        check(p, r"abcabc\u0061bcabcabcabcabcabdx", "abcabc[task input redacted]x");
         check(p, &p[..17], &p[..17]);
     }
 
@@ -482,16 +479,8 @@ mod tests {
             r#"{"a":"say hi","b":"say hi you"}"#,
             r#"{"a":"[task input redacted]","b":"say hi you"}"#,
         );
-        check(
-            "a\"b",
-            r#"["a\"b","xa\"b"]"#,
-            r#"["[task input redacted]","xa\"b"]"#,
-        );
-        check(
-            " a\r\n",
-            "banana\na\r\na",
-            "banana\n[task input redacted]\r\n[task input redacted]",
-        );
+        check("a\"b", r#"["a\"b","xa\"b"]"#, r#"["[task input redacted]","xa\"b"]"#);
+        check(" a\r\n", "banana\na\r\na", "banana\n[task input redacted]\r\n[task input redacted]");
         check("é", r#"["\u00e9"]"#, r#"["[task input redacted]"]"#);
         check("", "untouched", "untouched");
         check(" \n ", "un touched", "un touched");
@@ -507,12 +496,33 @@ mod tests {
     fn only_a_possible_beginning_is_held_back() {
         let mut scrubber = Scrubber::new(Secrets::new(&[PROMPT.into()]));
         let mut out = Vec::new();
-        scrubber.push(b"a line\nand fix the", &mut |bytes| {
-            out.extend_from_slice(bytes)
-        });
+        scrubber.push(b"a line\nand fix the", &mut |bytes| out.extend_from_slice(bytes));
         assert_eq!(out, b"a line\nand ");
         scrubber.push(b" house\n", &mut |bytes| out.extend_from_slice(bytes));
         assert_eq!(out, b"a line\nand fix the house\n");
+    }
+
+    #[test]
+    fn r_81_a_long_prompt_goes_whole_and_a_cut_copy_as_far_as_it_goes() {
+        let prompt: String = (0..3_000).map(|n| format!("line {n} \"é\"\n")).collect();
+        let prompt = prompt.trim();
+        let escaped = serde_json::to_string(prompt).unwrap();
+        let text = format!("<{prompt}> {escaped} <{}> <{}>", &prompt[..20_000], &prompt[..100]);
+        let wanted = format!(
+            "<[task input redacted]> \"[task input redacted]\" <[task input redacted]> <{}>",
+            &prompt[..100]
+        );
+        for size in [1, 7, 4_096, text.len()] {
+            let pieces: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
+            assert_eq!(
+                String::from_utf8_lossy(&scrub(prompt, &pieces)),
+                wanted,
+                "in pieces of {size}"
+            );
+        }
+        let mut scrubber = Scrubber::new(Secrets::new(&[prompt.as_bytes().to_vec()]));
+        scrubber.push(&prompt.as_bytes()[..30_000], &mut |_| {});
+        assert_eq!(scrubber.held.len(), 0, "what is swallowed is not held");
     }
 
     #[test]
@@ -532,11 +542,10 @@ mod tests {
     /// An agent that writes the worst there is costs linear time: quadratic would take minutes.
     #[test]
     fn the_worst_output_takes_linear_time() {
-        let secret = "a".repeat(30_000) + "b";
-        let text = "a".repeat(29_999) + "c";
-        let text = text.repeat(10);
+        let secret = "a".repeat(BEGINNING_BYTES_MAX - 1) + "b";
+        let text = ("a".repeat(BEGINNING_BYTES_MAX - 2) + "c").repeat(75);
         assert_eq!(scrub(&secret, &[text.as_bytes()]).len(), text.len());
-        let escaped = "\\u0061".repeat(29_999).repeat(3);
+        let escaped = ("\\u0061".repeat(BEGINNING_BYTES_MAX - 2) + "c").repeat(20);
         assert_eq!(scrub(&secret, &[escaped.as_bytes()]).len(), escaped.len());
     }
 

@@ -2,9 +2,9 @@
 //!
 //! The shim is child subreaper, so whatever the agent starts stays its descendant, in whatever session
 //! or group. `wait` says ECHILD only when no descendant is left: the kernel's proof. A signal to a
-//! single process goes through a handle opened before the process was checked. A signal to a
-//! *group* is exact when one of the shim's own children is in it: until that child is reaped, by
-//! nobody but the shim, its number and its group's number belong to nobody else.
+//! single process goes through a handle opened before the process was checked. A *group* is
+//! signalled only when it is named after one of the shim's own children: until that child is
+//! reaped, by nobody but the shim, its number belongs to nobody else, as a process or as a group.
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -41,12 +41,7 @@ pub(super) struct Tree {
 impl Tree {
     pub(super) fn new(keep: Vec<String>, immortal: fn(i32) -> bool) -> Self {
         let me = rustix::process::getpid().as_raw_nonzero().get();
-        Self {
-            me,
-            keep,
-            immortal,
-            killed: Vec::new(),
-        }
+        Self { me, keep, immortal, killed: Vec::new() }
     }
 
     /// Reaps what has ended and tells `ended` about each.
@@ -91,6 +86,9 @@ impl Tree {
 
     /// Who is kept, by name.
     pub(super) fn kept(&self) -> Vec<KilledRecord> {
+        if self.keep.is_empty() {
+            return Vec::new();
+        }
         self.split()
             .1
             .iter()
@@ -113,27 +111,16 @@ impl Tree {
 
     /// What had to be killed so far.
     pub(super) fn killed(&self) -> Vec<KilledRecord> {
-        self.killed
-            .iter()
-            .map(|(_, record)| record.clone())
-            .collect()
+        self.killed.iter().map(|(_, record)| record.clone()).collect()
     }
 
     /// Signals the process group of a child that was not reaped.
     pub(super) fn signal_group_of(&mut self, child: i32, signal: Signal, after: Option<&str>) {
         let (rest, kept) = self.split();
-        let Some(group) = rest
-            .iter()
-            .find(|stat| stat.pid == child)
-            .map(|stat| stat.group)
-        else {
+        let Some(group) = rest.iter().find(|stat| stat.pid == child).map(|stat| stat.group) else {
             return;
         };
-        let members: Vec<Stat> = rest
-            .iter()
-            .filter(|stat| stat.group == group)
-            .copied()
-            .collect();
+        let members: Vec<Stat> = rest.iter().filter(|stat| stat.group == group).copied().collect();
         self.note(&members, after);
         self.signal(&members, &rest, &kept, signal);
     }
@@ -147,23 +134,15 @@ impl Tree {
 
     fn signal(&self, targets: &[Stat], rest: &[Stat], kept: &[Stat], signal: Signal) {
         let spared = |group: i32| {
-            group == self.me
-                || kept.iter().any(|stat| stat.group == group)
-                || rest
-                    .iter()
-                    .any(|stat| stat.group == group && (self.immortal)(stat.pid))
+            kept.iter().any(|stat| stat.group == group)
+                || rest.iter().any(|stat| stat.group == group && (self.immortal)(stat.pid))
         };
-        let mut groups: Vec<i32> = Vec::new();
-        for child in targets
-            .iter()
-            .filter(|stat| stat.parent == self.me && !spared(stat.group))
-        {
-            if !groups.contains(&child.group) && self.is_child_in_group(child) {
-                groups.push(child.group);
-                if let Some(group) = Pid::from_raw(child.group) {
-                    let _ = kill_process_group(group, signal);
-                }
-            }
+        // Numbers that are pinned: they belong to children of ours that were not reaped.
+        let pinned = targets.iter().filter(|stat| stat.parent == self.me && stat.group == stat.pid);
+        let groups: Vec<i32> =
+            pinned.map(|stat| stat.group).filter(|group| !spared(*group)).collect();
+        for group in groups.iter().copied().filter_map(Pid::from_raw) {
+            let _ = kill_process_group(group, signal);
         }
         for target in targets
             .iter()
@@ -171,14 +150,6 @@ impl Tree {
         {
             self.signal_one(target, rest, signal);
         }
-    }
-
-    /// Whether that child, which only we can reap, still is in that group.
-    fn is_child_in_group(&self, child: &Stat) -> bool {
-        let now = Stat::read(child.pid);
-        now.is_some_and(|now| {
-            now.parent == self.me && now.start_time == child.start_time && now.group == child.group
-        })
     }
 
     fn signal_one(&self, target: &Stat, rest: &[Stat], signal: Signal) {
@@ -213,9 +184,5 @@ impl Tree {
 }
 
 fn record(stat: &Stat, after: &str) -> KilledRecord {
-    KilledRecord {
-        pid: stat.pid.unsigned_abs(),
-        argv0: argv0(stat.pid),
-        after: after.to_owned(),
-    }
+    KilledRecord { pid: stat.pid.unsigned_abs(), argv0: argv0(stat.pid), after: after.to_owned() }
 }

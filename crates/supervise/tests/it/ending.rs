@@ -9,20 +9,13 @@ use ostler_supervise::{Ended, Report, Shim, StopOrder};
 use crate::rig::*;
 
 fn quick(steps: &[(i32, u64)]) -> Vec<(i32, Duration)> {
-    steps
-        .iter()
-        .map(|(signal, ms)| (*signal, Duration::from_millis(*ms)))
-        .collect()
+    steps.iter().map(|(signal, ms)| (*signal, Duration::from_millis(*ms))).collect()
 }
 
 /// Nothing is left at the moment the end is reported, not some time later.
 async fn nothing_left(rig: &Rig, shim: &mut Shim) -> Ended {
     let end = ended(shim).await;
-    assert_eq!(
-        rig.alive(),
-        Vec::<String>::new(),
-        "left when the end was reported"
-    );
+    assert_eq!(rig.alive(), Vec::<String>::new(), "left when the end was reported");
     assert!(read_exit(&rig.dir()).unwrap().unwrap().empty);
     shim.wait().await.unwrap();
     end
@@ -43,12 +36,7 @@ async fn b1_1_an_agent_that_ignores_term_is_killed_after_its_grace() {
     );
     assert_eq!(end.exit, Some(Exit::Signal(9)));
     assert!(end.stopped);
-    assert_eq!(
-        (end.killed.len(), end.killed[0].after.as_str()),
-        (1, "term"),
-        "{:?}",
-        end.killed
-    );
+    assert_eq!((end.killed.len(), end.killed[0].after.as_str()), (1, "term"), "{:?}", end.killed);
     assert_eq!(end.killed[0].argv0, "supervise-fixture");
 }
 
@@ -61,10 +49,7 @@ async fn an_agent_that_obeys_is_not_among_the_killed() {
     shim.stop(StopOrder::Plan).await.unwrap();
     let end = nothing_left(&rig, &mut shim).await;
     assert!(began.elapsed() < Duration::from_secs(1));
-    assert_eq!(
-        (end.exit, end.stopped, end.killed),
-        (Some(Exit::Signal(15)), true, vec![])
-    );
+    assert_eq!((end.exit, end.stopped, end.killed), (Some(Exit::Signal(15)), true, vec![]));
     assert_eq!(rig.stdout(), "result\n");
 }
 
@@ -92,17 +77,8 @@ async fn r_76_a_stubborn_tool_in_its_own_session_dies_with_a_cancelled_agent() {
     let began = Instant::now();
     shim.stop(StopOrder::Plan).await.unwrap();
     let end = nothing_left(&rig, &mut shim).await;
-    assert!(
-        began.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
-    assert_eq!(
-        (end.exit, end.killed.len()),
-        (Some(Exit::Signal(15)), 1),
-        "{:?}",
-        end.killed
-    );
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!((end.exit, end.killed.len()), (Some(Exit::Signal(15)), 1), "{:?}", end.killed);
     assert_eq!(end.killed[0].after, "term");
 }
 
@@ -144,7 +120,7 @@ async fn a_descendant_without_environment_is_found_as_well() {
 async fn a_fork_storm_of_eight_ends() {
     for order in [StopOrder::Now, StopOrder::Plan] {
         let rig = Rig::new();
-        let mut spec = rig.play(&["storm", "8"]);
+        let mut spec = rig.play(&["storm8"]);
         spec.stop.steps = quick(&[(15, 20)]);
         let mut shim = rig.start(&spec).await;
         output(&mut shim, 6).await;
@@ -158,10 +134,7 @@ async fn a_fork_storm_of_eight_ends() {
 #[tokio::test]
 async fn an_agent_that_forked_before_it_died_at_once() {
     let rig = Rig::new();
-    let mut spec = rig.spec(
-        "sh",
-        &["-c", "sleep 60 & sleep 61 & kill -SEGV $$", &rig.token],
-    );
+    let mut spec = rig.spec("sh", &["-c", "sleep 60 & sleep 61 & kill -SEGV $$", &rig.token]);
     spec.drain_ms = 100;
     let mut shim = rig.start(&spec).await;
     let end = nothing_left(&rig, &mut shim).await;
@@ -175,18 +148,12 @@ async fn a_stop_order_after_the_exit_is_no_stop() {
     let mut spec = rig.play(&["leave"]);
     spec.drain_ms = 20_000;
     let mut shim = rig.start(&spec).await;
-    until(&mut shim, |report| {
-        matches!(report, Report::LeaderExited(_)).then_some(())
-    })
-    .await;
+    until(&mut shim, |report| matches!(report, Report::LeaderExited(_)).then_some(())).await;
     let began = Instant::now();
     shim.stop(StopOrder::Plan).await.unwrap();
     let end = nothing_left(&rig, &mut shim).await;
     assert_eq!((end.exit, end.stopped), (Some(Exit::Code(0)), false));
-    assert!(
-        began.elapsed() < Duration::from_secs(3),
-        "the drain is not waited for"
-    );
+    assert!(began.elapsed() < Duration::from_secs(3), "the drain is not waited for");
 }
 
 #[tokio::test]
@@ -199,10 +166,7 @@ async fn a_plan_is_made_stronger_by_now() {
     shim.stop(StopOrder::Plan).await.unwrap();
     shim.stop(StopOrder::Plan).await.unwrap();
     shim.stop(StopOrder::Now).await.unwrap();
-    assert_eq!(
-        nothing_left(&rig, &mut shim).await.exit,
-        Some(Exit::Signal(9))
-    );
+    assert_eq!(nothing_left(&rig, &mut shim).await.exit, Some(Exit::Signal(9)));
 }
 
 #[tokio::test]
@@ -229,10 +193,7 @@ async fn a_kept_server_lives_and_is_named() {
     assert_eq!((end.killed.len(), end.kept.len()), (1, 1), "{end:?}");
     assert_eq!(end.kept[0].argv0, "kept-server");
     let left = rig.alive();
-    assert!(
-        left.len() == 1 && left[0].contains("kept-server"),
-        "{left:?}"
-    );
+    assert!(left.len() == 1 && left[0].contains("kept-server"), "{left:?}");
     shim.wait().await.unwrap();
 }
 
@@ -245,20 +206,14 @@ async fn b1_9_what_cannot_be_killed_is_reported_and_later_found_gone() {
     let mut spec = rig.play(&["immortal", alive.as_str()]);
     spec.stop.steps = quick(&[(15, 50)]);
     let mut shim = rig.start(&spec).await;
-    until(&mut shim, |report| {
-        matches!(report, Report::Started { .. }).then_some(())
-    })
-    .await;
+    until(&mut shim, |report| matches!(report, Report::Started { .. }).then_some(())).await;
     shim.stop(StopOrder::Plan).await.unwrap();
     let failed = until(&mut shim, |report| match report {
         Report::KillFailed { remaining, ended } => Some((remaining.clone(), ended.clone())),
         _ => None,
     });
     let (remaining, facts) = failed.await;
-    assert_eq!(
-        (remaining.len(), remaining[0].after.as_str(), facts.exit),
-        (1, "kill", None)
-    );
+    assert_eq!((remaining.len(), remaining[0].after.as_str(), facts.exit), (1, "kill", None));
     let exit = read_exit(&rig.dir()).unwrap().unwrap();
     assert!(!exit.empty && exit.remaining.len() == 1);
     assert_eq!(rig.alive().len(), 1);
@@ -281,18 +236,10 @@ async fn a_closed_control_socket_ends_the_run_within_two_seconds() {
         let mut shim = rig.start(&rig.play(&[mode])).await;
         output(&mut shim, 6).await;
         drop(shim);
-        let took = eventually("the run is gone", Duration::from_secs(2), || {
-            rig.alive().is_empty()
-        });
-        assert!(
-            took >= Duration::from_millis(900),
-            "{mode}: TERM has its grace, took {took:?}"
-        );
+        let took = eventually("the run is gone", Duration::from_secs(2), || rig.alive().is_empty());
+        assert!(took >= Duration::from_millis(900), "{mode}: TERM has its grace, took {took:?}");
         let gone = || {
-            read_exit(&rig.dir())
-                .ok()
-                .flatten()
-                .is_some_and(|exit| exit.daemon_gone && exit.empty)
+            read_exit(&rig.dir()).ok().flatten().is_some_and(|exit| exit.daemon_gone && exit.empty)
         };
         eventually("the record", DEADLINE, gone);
     }

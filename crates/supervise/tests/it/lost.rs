@@ -9,24 +9,14 @@ use ostler_supervise::{Identity, Report, is_alive, sweep};
 use crate::rig::*;
 
 fn kill_9(pid: u32) {
-    assert!(
-        Command::new("kill")
-            .args(["-9", &pid.to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
 }
 
 /// A daemon of its own, so that it can be killed.
 #[test]
 fn kill_9_of_the_daemon_leaves_nothing_after_two_seconds() {
-    for (mode, daemons) in [
-        ("ignore-term", 3),
-        ("tool", 1),
-        ("print-forever", 1),
-        ("empty-env", 1),
-    ] {
+    for (mode, daemons) in [("ignore-term", 3), ("tool", 1), ("print-forever", 1), ("empty-env", 1)]
+    {
         let rig = Rig::new();
         let mut children: Vec<_> = (0..daemons)
             .map(|number| {
@@ -49,10 +39,7 @@ fn kill_9_of_the_daemon_leaves_nothing_after_two_seconds() {
         for number in 0..daemons {
             let dir = rig.root().join(format!("run{number}"));
             eventually("exit.json", DEADLINE, || {
-                read_exit(&dir)
-                    .ok()
-                    .flatten()
-                    .is_some_and(|exit| exit.empty)
+                read_exit(&dir).ok().flatten().is_some_and(|exit| exit.empty)
             });
             assert!(read_exit(&dir).unwrap().unwrap().daemon_gone);
         }
@@ -61,7 +48,7 @@ fn kill_9_of_the_daemon_leaves_nothing_after_two_seconds() {
 
 #[tokio::test]
 async fn kill_9_of_the_shim_is_noticed_and_the_marker_finds_all_it_left() {
-    for mode in ["tool", "ignore-term", "print-forever", "double-fork"] {
+    for mode in ["tool", "ignore-term", "double-fork"] {
         let rig = Rig::new();
         let mut spec = rig.play(&[mode]);
         spec.drain_ms = 60_000;
@@ -71,11 +58,8 @@ async fn kill_9_of_the_shim_is_noticed_and_the_marker_finds_all_it_left() {
         while next(&mut shim).await != Report::Lost {}
         assert!(!rig.alive().is_empty(), "{mode}: nothing to find");
         // Somebody else's process with another marker is none of our business.
-        let mut other = Command::new("sleep")
-            .arg("60")
-            .env("OSTLER_RUN", "another")
-            .spawn()
-            .unwrap();
+        let mut other =
+            Command::new("sleep").arg("60").env("OSTLER_RUN", "another").spawn().unwrap();
         let report = sweep(&rig.marker, DEADLINE).await;
         assert_eq!(report.remaining, vec![]);
         assert_eq!(rig.alive(), Vec::<String>::new(), "{mode}");
@@ -84,6 +68,23 @@ async fn kill_9_of_the_shim_is_noticed_and_the_marker_finds_all_it_left() {
         other.wait().unwrap();
         assert_eq!(read_exit(&rig.dir()).unwrap(), None);
     }
+}
+
+/// Nobody orders anything any more, and the storm obeys nothing.
+#[test]
+fn kill_9_of_the_daemon_ends_a_fork_storm() {
+    let rig = Rig::new();
+    let dir = RunDir::create(rig.root(), "run").unwrap();
+    let mut daemon = Command::new(fixture());
+    let mut daemon = daemon
+        .args(["daemon", dir.path().as_str(), "storm8", &rig.token])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(daemon.stdout.as_mut().unwrap(), &mut [0; 8]).unwrap();
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    eventually("the storm", Duration::from_secs(3), || rig.alive().is_empty());
 }
 
 /// The child of a process that carries the marker belongs to the run, even without environment.

@@ -14,10 +14,7 @@ async fn r_74_both_streams_are_drained_side_by_side() {
     let script = "head -c 3000000 /dev/zero >&2; echo done; head -c 3000000 /dev/zero";
     let mut shim = rig.start(&rig.spec("sh", &["-c", script])).await;
     let end = ended(&mut shim).await;
-    assert_eq!(
-        (end.exit, end.output_bytes),
-        (Some(Exit::Code(0)), 6_000_005)
-    );
+    assert_eq!((end.exit, end.output_bytes), (Some(Exit::Code(0)), 6_000_005));
     assert_eq!(rig.output(Stream::Stderr).len(), 3_000_000);
     assert_eq!(rig.output(Stream::Stdout).len(), 3_000_005);
 }
@@ -28,35 +25,21 @@ async fn a_line_is_on_disk_within_milliseconds() {
     let mut shim = rig
         .start(&rig.spec(
             "sh",
-            &[
-                "-c",
-                "while read x; do :; done; echo one; sleep 0.4; echo two; sleep 60",
-            ],
+            &["-c", "while read x; do :; done; echo one; sleep 0.4; echo two; sleep 60"],
         ))
         .await;
     output(&mut shim, 4).await;
     assert_eq!(rig.stdout(), "one\n");
     let mut reader = OutputReader::open(&rig.dir(), 4).unwrap();
-    assert_eq!(
-        reader.next_item().unwrap(),
-        None,
-        "nothing yet, and no error"
-    );
+    assert_eq!(reader.next_item().unwrap(), None, "nothing yet, and no error");
     output(&mut shim, 8).await;
-    let Some(Item::Chunk(chunk)) = reader.next_item().unwrap() else {
-        panic!("no chunk")
-    };
+    let Some(Item::Chunk(chunk)) = reader.next_item().unwrap() else { panic!("no chunk") };
     let written = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64 - chunk.at_micros;
     assert!(written < 100_000, "{written} µs from the pipe to here");
-    assert_eq!(
-        (chunk.offset, chunk.next, chunk.bytes.as_slice()),
-        (4, 8, &b"two\n"[..])
-    );
+    assert_eq!((chunk.offset, chunk.next, chunk.bytes.as_slice()), (4, 8, &b"two\n"[..]));
     assert_eq!(reader.next_item().unwrap(), None);
     let mut inside = OutputReader::open(&rig.dir(), 5).unwrap();
-    let Some(Item::Chunk(chunk)) = inside.next_item().unwrap() else {
-        panic!("no chunk")
-    };
+    let Some(Item::Chunk(chunk)) = inside.next_item().unwrap() else { panic!("no chunk") };
     assert_eq!((chunk.offset, chunk.bytes.as_slice()), (5, &b"wo\n"[..]));
     shim.stop(StopOrder::Now).await.unwrap();
     ended(&mut shim).await;
@@ -75,10 +58,7 @@ async fn an_agent_that_closes_its_output_early_runs_on() {
     let rig = Rig::new();
     let mut shim = rig.start(&rig.play(&["close-stdout"])).await;
     let end = ended(&mut shim).await;
-    assert_eq!(
-        (end.exit, end.stopped, end.killed),
-        (Some(Exit::Code(7)), false, vec![])
-    );
+    assert_eq!((end.exit, end.stopped, end.killed), (Some(Exit::Code(7)), false, vec![]));
     assert_eq!(rig.stdout(), "early\n");
 }
 
@@ -87,17 +67,8 @@ async fn an_agent_that_says_nothing_and_one_that_dies_at_once() {
     let rig = Rig::new();
     let mut shim = rig.start(&rig.spec("true", &[])).await;
     let end = ended(&mut shim).await;
-    assert_eq!(
-        (end.exit, end.output_bytes, end.output_end),
-        (Some(Exit::Code(0)), 0, 0)
-    );
-    assert_eq!(
-        OutputReader::open(&rig.dir(), 0)
-            .unwrap()
-            .next_item()
-            .unwrap(),
-        None
-    );
+    assert_eq!((end.exit, end.output_bytes, end.output_end), (Some(Exit::Code(0)), 0, 0));
+    assert_eq!(OutputReader::open(&rig.dir(), 0).unwrap().next_item().unwrap(), None);
     let rig = Rig::new();
     let mut shim = rig.start(&rig.spec("sh", &["-c", "kill -ABRT $$"])).await;
     assert_eq!(ended(&mut shim).await.exit, Some(Exit::Signal(6)));
@@ -106,15 +77,7 @@ async fn an_agent_that_says_nothing_and_one_that_dies_at_once() {
 fn status(pid: u32, file: &str, key: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
     let values = text.lines().filter(|line| line.starts_with(key));
-    values
-        .map(|line| {
-            line.split_whitespace()
-                .nth(1)
-                .unwrap()
-                .parse::<u64>()
-                .unwrap()
-        })
-        .sum()
+    values.map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()).sum()
 }
 
 /// Nobody reads the reports while 60 MiB pass: the agent is not slowed and the shim does not grow.
@@ -129,17 +92,9 @@ async fn a_line_of_60_mib_survives_byte_for_byte_with_a_slow_reader_and_flat_mem
     let exit = rig.dir().join("exit.json");
     eventually("the end without a reader", Duration::from_secs(120), || {
         if let Ok(rollup) = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-            let private = rollup
-                .lines()
-                .filter(|line| line.starts_with("Private_Dirty"));
+            let private = rollup.lines().filter(|line| line.starts_with("Private_Dirty"));
             let private: u64 = private
-                .map(|line| {
-                    line.split_whitespace()
-                        .nth(1)
-                        .unwrap()
-                        .parse::<u64>()
-                        .unwrap()
-                })
+                .map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap())
                 .sum();
             grown = grown.max(private);
         }
@@ -157,9 +112,7 @@ async fn a_line_of_60_mib_survives_byte_for_byte_with_a_slow_reader_and_flat_mem
     let pattern: Vec<u8> = (0..=255_u8).filter(|byte| *byte != b'\n').collect();
     let (mut at, mut last) = (0_usize, 0);
     while let Some(item) = reader.next_item().unwrap() {
-        let Item::Chunk(chunk) = item else {
-            panic!("a gap")
-        };
+        let Item::Chunk(chunk) = item else { panic!("a gap") };
         assert_eq!(chunk.offset, at as u64);
         for byte in &chunk.bytes {
             if at < 60 << 20 {
@@ -175,7 +128,12 @@ async fn a_line_of_60_mib_survives_byte_for_byte_with_a_slow_reader_and_flat_mem
 #[tokio::test]
 async fn an_idle_shim_is_small() {
     let rig = Rig::new();
-    let mut shim = rig.start(&rig.play(&["print-stay"])).await;
+    let mut spec = rig.play(&["print-stay"]);
+    // The longest prompt there is.
+    let prompt: Vec<u8> = b"a long prompt ".iter().copied().cycle().take(512 << 10).collect();
+    spec.scrub = vec![prompt.clone()];
+    spec.stdin = ostler_supervise::Stdin::Bytes(prompt);
+    let mut shim = rig.start(&spec).await;
     output(&mut shim, 7).await;
     let pid = shim.identity().pid;
     let private = status(pid, "smaps_rollup", "Private_Dirty");
@@ -220,17 +178,9 @@ async fn r_75_a_stream_longer_than_allowed_ends_the_run() {
 #[tokio::test]
 async fn r_75_the_middle_of_a_long_output_is_dropped_with_a_visible_gap() {
     let rig = Rig::new();
-    let mut spec = rig.spec(
-        "sh",
-        &[
-            "-c",
-            "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done",
-        ],
-    );
-    spec.kept = KeptBytes {
-        head: 16 << 10,
-        total: 64 << 10,
-    };
+    let mut spec =
+        rig.spec("sh", &["-c", "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done"]);
+    spec.kept = KeptBytes { head: 16 << 10, total: 64 << 10 };
     let mut shim = rig.start(&spec).await;
     let end = ended(&mut shim).await;
     assert!(end.truncated && end.write_error.is_none(), "{end:?}");
@@ -251,19 +201,12 @@ async fn r_75_the_middle_of_a_long_output_is_dropped_with_a_visible_gap() {
             Item::Chunk(chunk) => {
                 assert_eq!(chunk.offset, at);
                 at = chunk.next;
-                if gaps.is_empty() {
-                    head.extend(chunk.bytes)
-                } else {
-                    tail.extend(chunk.bytes)
-                }
+                if gaps.is_empty() { head.extend(chunk.bytes) } else { tail.extend(chunk.bytes) }
             }
         }
     }
     assert_eq!((gaps.len(), at), (1, end.output_end));
-    assert_eq!(
-        head.len() as u64 + gaps[0].dropped_bytes() + tail.len() as u64,
-        end.output_bytes
-    );
+    assert_eq!(head.len() as u64 + gaps[0].dropped_bytes() + tail.len() as u64, end.output_bytes);
     assert!(head.starts_with(b"line 0\nline 1\n") && head.len() >= 16 << 10);
     assert!(tail.ends_with(b"line 19999\n") && tail.len() > 16 << 10);
     // In the middle of the gap.
@@ -271,10 +214,7 @@ async fn r_75_the_middle_of_a_long_output_is_dropped_with_a_visible_gap() {
     let mut reader = OutputReader::open(&rig.dir(), from).unwrap();
     assert_eq!(
         reader.next_item().unwrap(),
-        Some(Item::Gap(Gap {
-            offset: from,
-            next: gaps[0].next
-        }))
+        Some(Item::Gap(Gap { offset: from, next: gaps[0].next }))
     );
 }
 
@@ -284,49 +224,23 @@ async fn a_full_disk_stops_no_run() {
     let rig = Rig::new();
     let mount = rig.root().join("small");
     std::fs::create_dir(&mount).unwrap();
-    let tmpfs = [
-        "-t",
-        "tmpfs",
-        "-o",
-        "size=256k,mode=700",
-        "tmpfs",
-        mount.as_str(),
-    ];
+    let tmpfs = ["-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", mount.as_str()];
     let mounted = std::process::Command::new("mount").args(tmpfs).status();
     if !mounted.is_ok_and(|status| status.success()) {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "CI can mount a small file system"
-        );
+        assert!(std::env::var_os("CI").is_none(), "CI can mount a small file system");
         eprintln!("skipped: no small file system can be mounted here");
         return;
     }
-    let mut spec = rig.spec(
-        "sh",
-        &["-c", "head -c 5000000 /dev/zero; echo end >&2; exit 4"],
-    );
+    let mut spec = rig.spec("sh", &["-c", "head -c 5000000 /dev/zero; echo end >&2; exit 4"]);
     spec.run_dir = mount.join("run");
     std::fs::create_dir(&spec.run_dir).unwrap();
     let mut shim = rig.start(&spec).await;
     let end = ended(&mut shim).await;
     let exit = ostler_supervise::rundir::read_exit(&spec.run_dir).unwrap();
-    std::process::Command::new("umount")
-        .arg("-l")
-        .arg(&mount)
-        .status()
-        .unwrap();
-    assert_eq!(
-        (end.exit, end.output_bytes),
-        (Some(Exit::Code(4)), 5_000_004)
-    );
-    assert!(
-        end.truncated && end.write_error.as_ref().unwrap().contains("No space"),
-        "{end:?}"
-    );
-    assert_eq!(
-        exit.expect("there was space kept for it").exit(),
-        Some(Exit::Code(4))
-    );
+    std::process::Command::new("umount").arg("-l").arg(&mount).status().unwrap();
+    assert_eq!((end.exit, end.output_bytes), (Some(Exit::Code(4)), 5_000_004));
+    assert!(end.truncated && end.write_error.as_ref().unwrap().contains("No space"), "{end:?}");
+    assert_eq!(exit.expect("there was space kept for it").exit(), Some(Exit::Code(4)));
 }
 
 /// Reports of output are coalesced; none of the others is lost however late they are read.
@@ -334,17 +248,9 @@ async fn a_full_disk_stops_no_run() {
 async fn a_daemon_that_reads_late_misses_nothing() {
     let rig = Rig::new();
     let mut shim = rig
-        .start(&rig.spec(
-            "sh",
-            &[
-                "-c",
-                "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done",
-            ],
-        ))
+        .start(&rig.spec("sh", &["-c", "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done"]))
         .await;
-    eventually("it has ended", DEADLINE, || {
-        rig.dir().join("exit.json").exists()
-    });
+    eventually("it has ended", DEADLINE, || rig.dir().join("exit.json").exists());
     let mut reports = Vec::new();
     loop {
         let report = next(&mut shim).await;
@@ -357,19 +263,11 @@ async fn a_daemon_that_reads_late_misses_nothing() {
     assert!(matches!(reports[0], Report::Started { .. }));
     let ends: Vec<u64> = reports
         .iter()
-        .filter_map(|report| {
-            if let Report::Output { end } = report {
-                Some(*end)
-            } else {
-                None
-            }
-        })
+        .filter_map(|report| if let Report::Output { end } = report { Some(*end) } else { None })
         .collect();
     assert!(ends.is_sorted() && ends.len() < 100, "{}", ends.len());
     assert!(reports.contains(&Report::LeaderExited(Exit::Code(0))));
-    let Some(Report::Ended(end)) = reports.last() else {
-        panic!()
-    };
+    let Some(Report::Ended(end)) = reports.last() else { panic!() };
     assert_eq!(ends.last(), Some(&end.output_end));
 }
 

@@ -43,12 +43,8 @@ impl Rig {
     /// A run of `program` in a new run directory.
     pub(crate) fn spec(&self, program: impl Into<OsString>, args: &[&str]) -> RunSpec {
         RunDir::create(self.root(), "run").unwrap();
-        let mut spec = RunSpec::new(
-            self.dir(),
-            self.marker.clone(),
-            program.into(),
-            self.root().into(),
-        );
+        let mut spec =
+            RunSpec::new(self.dir(), self.marker.clone(), program.into(), self.root().into());
         spec.args = args.iter().map(OsString::from).collect();
         spec.env = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
         spec
@@ -93,13 +89,6 @@ impl Rig {
             .filter(|line| line.contains(&self.token))
             .collect()
     }
-
-    pub(crate) fn pid_of(&self, word: &str) -> Option<u32> {
-        let mut found = cmdlines()
-            .into_iter()
-            .filter(|(_, line)| line.contains(&self.token) && line.contains(word));
-        found.next().map(|(pid, _)| pid)
-    }
 }
 
 /// Nothing of a failed test stays.
@@ -107,9 +96,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         for (pid, line) in cmdlines() {
             if line.contains(&self.token) {
-                let _ = std::process::Command::new("kill")
-                    .args(["-9", &pid.to_string()])
-                    .status();
+                let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
             }
         }
     }
@@ -126,9 +113,7 @@ fn cmdlines() -> Vec<(u32, String)> {
 }
 
 pub(crate) async fn next(shim: &mut Shim) -> Report {
-    tokio::time::timeout(DEADLINE, shim.report())
-        .await
-        .expect("a report in time")
+    tokio::time::timeout(DEADLINE, shim.report()).await.expect("a report in time")
 }
 
 /// Reports until one is wanted.
@@ -174,9 +159,5 @@ pub(crate) fn eventually(what: &str, limit: Duration, mut holds: impl FnMut() ->
 
 pub(crate) fn mode_of(path: &Path) -> u32 {
     use std::os::unix::fs::PermissionsExt;
-    std::fs::symlink_metadata(path)
-        .unwrap()
-        .permissions()
-        .mode()
-        & 0o7777
+    std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
 }
