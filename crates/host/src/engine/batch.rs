@@ -100,18 +100,24 @@ impl Pending {
         let id = task.spec.id.clone();
         let updated_at = task.updated_at;
         let mut record = Vec::new();
-        record::encode_task(&mut record, &Published { task, tail }, true, &[]);
+        record::encode_task(
+            &mut record,
+            &Published { task, tail },
+            record::TAIL_JSON_BYTES_MAX,
+            &[],
+        );
         self.records.leaving.push(super::archive::Leaving { id: id.clone(), updated_at, record });
         self.publications.push(Publication::Gone(id.clone()));
         self.gone.push(id);
     }
 
-    pub(super) fn change(&mut self, task: Task, tail: Option<SharedTail>) {
+    pub(super) fn change(&mut self, task: Task, tail: Option<SharedTail>, tail_bytes_max: usize) {
         let published = Published { task, tail };
         let sequence = self.number();
         let settled = published.task.status.is_settled();
         let gone = std::mem::take(&mut self.gone);
-        record::encode_task(&mut self.records.records, &published, settled, &gone);
+        let tail_bytes_max = if settled { tail_bytes_max } else { 0 };
+        record::encode_task(&mut self.records.records, &published, tail_bytes_max, &gone);
         self.records.ends.push(self.records.records.len());
         let frame = if published.tail.is_none() {
             record::encode_event_frame(&mut self.frames, sequence, &published, self.frame_bytes_max)

@@ -240,9 +240,11 @@ impl Engine {
     }
 
     pub(super) fn has_room(&self, wanted_bytes: u64) -> bool {
-        let ends = END_RESERVE_BYTES * self.state.unfinished() as u64
-            + RUNNING_END_RESERVE_BYTES * self.state.running() as u64;
-        self.standing.room >= self.pending.bytes() + ends + wanted_bytes
+        let unfinished = self.state.unfinished() as u64;
+        let may_run =
+            unfinished.min(u64::from(self.state.limit())).max(self.state.running() as u64);
+        let ends = END_RESERVE_BYTES * unfinished + RUNNING_END_RESERVE_BYTES * may_run;
+        self.standing.room >= self.in_flight_bytes + self.pending.bytes() + ends + wanted_bytes
     }
 
     /// An admission waits for the answer to one question: the archive's index, or whether the disk
@@ -255,13 +257,11 @@ impl Engine {
     }
 
     /// Asks the disk when admissions wait for room. Called when the store is idle.
-    pub(super) fn ask_for_room(&mut self) -> bool {
-        let waiting = self.archive_ready && !self.held.is_empty() && !self.asked_for_room;
-        if waiting {
+    pub(super) fn ask_for_room(&mut self) {
+        if self.archive_ready && !self.held.is_empty() && !self.asked_for_room {
             self.asked_for_room = true;
             self.store.ensure_room();
         }
-        waiting
     }
 
     pub(super) fn room_answered(&mut self, result: Result<(), String>, standing: super::Standing) {

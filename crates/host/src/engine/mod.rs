@@ -49,8 +49,11 @@ const SNAPSHOT_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 /// Room in the journal that every queued task may need to end.
 const END_RESERVE_BYTES: u64 = 4 * 1024;
 
-/// Room that every running task may need on top of that.
-const RUNNING_END_RESERVE_BYTES: u64 = 16 * 1024;
+/// Room that every task that may run may need on top of that: its receipt, its answer, a short tail.
+const RUNNING_END_RESERVE_BYTES: u64 = 128 * 1024;
+
+/// The longest tail that is journaled when room is short.
+const SHORT_TAIL_BYTES: usize = 8 * 1024;
 
 /// Room that one admission must find beyond the reserves.
 const ADMISSION_BYTES: u64 = 64 * 1024;
@@ -92,6 +95,7 @@ pub(crate) struct Engine {
     next_request: u64,
     pending: Pending,
     in_flight: Option<Pending>,
+    in_flight_bytes: u64,
     command_queue_max: usize,
     /// Admissions that wait for the archive's index or for room on the disk.
     held: VecDeque<CommandRequest>,
@@ -131,6 +135,7 @@ impl Engine {
             next_request: 0,
             pending,
             in_flight: None,
+            in_flight_bytes: 0,
             command_queue_max: recovered.command_queue_max,
             held: VecDeque::new(),
             asked_for_room: false,
@@ -211,6 +216,9 @@ impl Engine {
 
     fn end_run(&mut self, run: RunId, end: RunEnd) {
         self.runs.drain(&run);
+        if self.failed.is_some() {
+            self.runs.forget(&run);
+        }
         self.step(Input::Ended { run, end });
     }
 
@@ -246,7 +254,12 @@ impl Engine {
             }
             Effect::Changed { task } => {
                 let (task, tail) = self.runs.shown(task);
-                self.pending.change(task, tail);
+                let tail_bytes_max = if self.has_room(record::TAIL_JSON_BYTES_MAX as u64) {
+                    record::TAIL_JSON_BYTES_MAX
+                } else {
+                    SHORT_TAIL_BYTES
+                };
+                self.pending.change(task, tail, tail_bytes_max);
             }
             Effect::LimitChanged { limit } => self.pending.limit(limit),
             later => self.pending.later(later),
@@ -264,7 +277,12 @@ impl Engine {
         }
         if self.failed.is_some() {
             self.drop_pending();
+        } else if self.standing.since_snapshot > SNAPSHOT_EVERY_BYTES {
+            // Before the next batch: under load there always is one, and the journal must not outgrow
+            // its bound.
+            self.write_snapshot();
         } else if self.pending.changes_something() {
+            self.in_flight_bytes = self.pending.bytes();
             let mut batch = self.pending.take();
             self.store.append(batch.take_records());
             // While the disk is at it, runners get ready for what will start.
@@ -277,9 +295,7 @@ impl Engine {
                 let batch = self.pending.take();
                 self.perform(batch);
             }
-            if !self.ask_for_room() && self.standing.since_snapshot > SNAPSHOT_EVERY_BYTES {
-                self.write_snapshot();
-            }
+            self.ask_for_room();
         }
     }
 
@@ -322,6 +338,7 @@ impl Engine {
 
     fn appended(&mut self, result: Result<(), String>, records: store::Batch, standing: Standing) {
         self.standing = standing;
+        self.in_flight_bytes = 0;
         self.pending.reuse(records);
         let Some(batch) = self.in_flight.take() else {
             return;

@@ -21,7 +21,7 @@ use crate::tail::{Tail, TailBounds};
 use crate::wire::convert;
 
 /// The longest tail in a record, as JSON; what is older is left out (the run directory has it).
-const TAIL_JSON_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const TAIL_JSON_BYTES_MAX: usize = 1024 * 1024;
 
 /// All tails of a snapshot together, as text; the oldest tasks lose theirs first.
 const SNAPSHOT_TAILS_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -89,10 +89,10 @@ pub(crate) struct SnapshotState {
 pub(crate) fn encode_task(
     out: &mut Vec<u8>,
     published: &Published,
-    with_tail: bool,
+    tail_bytes_max: usize,
     gone: &[TaskId],
 ) {
-    let mut stored = store(published, with_tail);
+    let mut stored = store(published, tail_bytes_max);
     stored.gone = gone.iter().map(ToString::to_string).collect();
     append(out, &Stored::TaskChanged(Box::new(stored)));
 }
@@ -109,13 +109,13 @@ fn append(out: &mut Vec<u8>, stored: &Stored) {
     }
 }
 
-fn store(published: &Published, with_tail: bool) -> StoredTask {
+fn store(published: &Published, tail_bytes_max: usize) -> StoredTask {
     let task = &published.task;
     let mut wire = convert::task(task);
-    if let (true, Some(tail)) = (with_tail, &published.tail) {
+    if let (1.., Some(tail)) = (tail_bytes_max, &published.tail) {
         let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
         wire.log_tail =
-            tail.view_within(task.log_lines, TAIL_JSON_BYTES_MAX).map(str::to_owned).collect();
+            tail.view_within(task.log_lines, tail_bytes_max).map(str::to_owned).collect();
     }
     StoredTask {
         task: wire,
@@ -242,7 +242,8 @@ pub(crate) fn encode_snapshot(
         .iter()
         .rev()
         .map(|published| {
-            let mut stored = store(published, published.task.status.is_settled());
+            let settled = published.task.status.is_settled();
+            let mut stored = store(published, if settled { TAIL_JSON_BYTES_MAX } else { 0 });
             let bytes: usize = stored.task.log_tail.iter().map(String::len).sum();
             match budget.checked_sub(bytes) {
                 Some(left) => budget = left,

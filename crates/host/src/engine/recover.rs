@@ -146,7 +146,7 @@ impl Fold {
                     if let Some(left) = self.tasks.remove(&id) {
                         let mut record = Vec::new();
                         let updated_at = left.task.updated_at;
-                        record::encode_task(&mut record, &left, true, &[]);
+                        record::encode_task(&mut record, &left, record::TAIL_JSON_BYTES_MAX, &[]);
                         self.leaving.push(Leaving { id, updated_at, record });
                     }
                 }

@@ -107,6 +107,11 @@ impl LiveRuns {
         Some(tail.lines_total())
     }
 
+    /// A run whose end cannot be recorded.
+    pub(super) fn forget(&mut self, run: &RunId) {
+        self.runs.remove(run);
+    }
+
     /// The last lines of a run that an earlier daemon did not see to its end.
     pub(super) fn remember(&mut self, run: RunId, lines: &[String]) {
         if lines.is_empty() {

@@ -8,10 +8,11 @@
 use std::sync::Arc;
 use std::sync::mpsc as blocking;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use ostler_core::clock::Clock;
-use ostler_journal::{Journal, Options, RealDisk};
+use ostler_journal::{AppendError, Journal, Options, RealDisk};
 use tokio::sync::mpsc;
 
 use super::archive::{Archive, ArchiveIndex, Leaving};
@@ -77,6 +78,7 @@ pub(crate) struct Store {
     done: mpsc::Receiver<Done>,
     thread: Option<JoinHandle<()>>,
     busy: bool,
+    gone: bool,
 }
 
 /// Everything the thread starts with.
@@ -91,6 +93,11 @@ pub(crate) struct StoreParts {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
+/// How often an append is tried again when the disk has no space, and the pause between: together
+/// less than a shutdown waits.
+const FULL_RETRIES_MAX: u32 = 25;
+const FULL_RETRY_PAUSE: Duration = Duration::from_millis(200);
+
 /// Answers that can wait for the engine: one job at a time, and the archive's one word.
 const DONE_MAX: usize = 4;
 
@@ -101,7 +108,7 @@ impl Store {
         let thread = std::thread::Builder::new()
             .name("journal".into())
             .spawn(move || Worker::run(parts, &inbox, &outbox))?;
-        Ok(Self { jobs: Some(jobs), done, thread: Some(thread), busy: false })
+        Ok(Self { jobs: Some(jobs), done, thread: Some(thread), busy: false, gone: false })
     }
 
     /// Whether a job is with the thread.
@@ -126,9 +133,13 @@ impl Store {
         self.busy = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
     }
 
-    /// The next answer; `None` when the thread is gone. Safe to drop and call again.
+    /// The next answer; `None`, once, when the thread is gone. Safe to drop and call again.
     pub(crate) async fn done(&mut self) -> Option<Done> {
+        if self.gone {
+            std::future::pending::<()>().await;
+        }
         let done = self.done.recv().await;
+        self.gone = done.is_none();
         if !matches!(done, Some(Done::ArchiveReady(_))) {
             self.busy = false;
         }
@@ -160,9 +171,9 @@ impl Worker {
             parts.archive_bounds,
             parts.index,
         )
-        .map_err(|error| error.to_string())
+        .map_err(|error| error_text(&error))
         .and_then(|mut archive| {
-            archive.write(&parts.leaving).map_err(|error| error.to_string())?;
+            archive.write(&parts.leaving).map_err(|error| error_text(&error))?;
             Ok(archive)
         });
         let (archive, ready) = match opened {
@@ -178,6 +189,8 @@ impl Worker {
             if outbox.blocking_send(done).is_err() {
                 break;
             }
+            // The next segment is made while nobody waits; where the disk is full, admission asks again.
+            let _ = worker.journal.ensure_room();
         }
         if let Err(error) = worker.sync_archive() {
             tracing::error!(%error, "the archive could not be flushed");
@@ -193,13 +206,13 @@ impl Worker {
             }
             Job::Snapshot(payload) => {
                 let result = self.sync_archive().and_then(|()| {
-                    self.journal.install_snapshot(&payload).map_err(|error| error.to_string())
+                    self.journal.install_snapshot(&payload).map_err(|error| error_text(&error))
                 });
                 Done::Snapshotted(result, self.standing())
             }
             Job::EnsureRoom => {
                 let result =
-                    self.journal.ensure_room().map(drop).map_err(|error| error.to_string());
+                    self.journal.ensure_room().map(drop).map_err(|error| error_text(&error));
                 Done::Room(result, self.standing())
             }
         }
@@ -207,7 +220,7 @@ impl Worker {
 
     fn append(&mut self, batch: &Batch) -> Result<(), String> {
         for payloads in self.appends(&batch.payloads()) {
-            self.journal.append(payloads).map_err(|error| error.to_string())?;
+            self.append_when_there_is_room(payloads).map_err(|error| error_text(&error))?;
         }
         if let Some(archive) = &mut self.archive
             && let Err(error) = archive.write(&batch.leaving)
@@ -218,6 +231,21 @@ impl Worker {
             self.archive = None;
         }
         Ok(())
+    }
+
+    /// The reserve is there so that this never has to wait. Should it be used up all the same, nothing was
+    /// written: the disk gets some time to find space before the journal is given up.
+    fn append_when_there_is_room(&mut self, payloads: &[&[u8]]) -> Result<(), AppendError> {
+        for _ in 0..FULL_RETRIES_MAX {
+            match self.journal.append(payloads) {
+                Err(AppendError::Full(full)) => {
+                    tracing::warn!(%full, "the journal waits for space");
+                    std::thread::sleep(FULL_RETRY_PAUSE);
+                }
+                other => return other.map(drop),
+            }
+        }
+        self.journal.append(payloads).map(drop)
     }
 
     /// Parts a batch that is too large for one append. Nothing is shown before all of it is durable,
@@ -243,7 +271,7 @@ impl Worker {
     fn sync_archive(&mut self) -> Result<(), String> {
         let now = self.clock.now().wall;
         match &mut self.archive {
-            Some(archive) => archive.sync(now).map_err(|error| error.to_string()),
+            Some(archive) => archive.sync(now).map_err(|error| error_text(&error)),
             None => Err("the archive has failed".to_owned()),
         }
     }
@@ -251,4 +279,16 @@ impl Worker {
     fn standing(&self) -> Standing {
         Standing { room: self.journal.room(), since_snapshot: self.journal.bytes_since_snapshot() }
     }
+}
+
+/// An error with its causes, in one line: what the engine and the clients are told.
+fn error_text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }
