@@ -14,4 +14,5 @@ mod lost;
 mod output;
 mod probe;
 mod rig;
+mod speed;
 mod start;
