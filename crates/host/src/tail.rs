@@ -124,6 +124,17 @@ impl Tail {
         2 + lines.saturating_sub(1)
     }
 
+    /// The memory of the lines, about.
+    pub fn bytes(&self) -> usize {
+        self.lines.iter().map(|line| line.len() + size_of::<Box<str>>()).sum()
+    }
+
+    /// Forgets the lines, not their number: the run directory still has them.
+    pub fn forget_lines(&mut self) {
+        self.lines = VecDeque::new();
+        self.chars = 0;
+    }
+
     /// The attempt has ended: nothing is pushed any more, and nothing of the input is needed.
     pub fn settle(&mut self) {
         self.input = None;

@@ -247,7 +247,13 @@ async fn the_repository_runs_nothing_and_stays_as_it_is() {
         scratch.git(&["config", key, &script]);
     }
     fs::write(scratch.path().join(".git/info/attributes"), "* diff=x\n").unwrap();
+    scratch.write("same", "x\n");
+    scratch.commit();
     scratch.write("file", "changed\n");
+    // Another time and the same content: git would like to note that in its index.
+    let later = std::time::SystemTime::now() + Duration::from_secs(60);
+    let same = fs::File::options().write(true).open(scratch.path().join("same")).unwrap();
+    same.set_modified(later).unwrap();
     let before = scratch.head();
     let files = |dir: &Path| -> BTreeSet<(PathBuf, i64)> {
         let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());

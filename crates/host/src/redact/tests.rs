@@ -136,6 +136,7 @@ fn r_81_a_short_prompt_is_replaced_only_where_it_is_everything() {
         r#"{"p":"[task input redacted]","q":"fix it!"}"#
     );
     assert_eq!(input.hide("I will fix it now"), "I will fix it now");
+    assert_eq!(Input::new("café").hide("[\"caf\\u00e9\"]"), "[\"[task input redacted]\"]");
     assert_eq!(Input::new("  ").hide(""), "");
     assert_eq!(Input::new(&"x".repeat(5000)).hide("xxxx"), "xxxx");
 }
