@@ -236,10 +236,10 @@ fn receipt_rows(receipt: &ostler_proto::framed::Receipt, rows: &mut Vec<(&'stati
     if let Some(session) = &receipt.session_id {
         rows.push(("resume with", format!("--resume {}", output::safe(session))));
     }
-    if let Some(git) = &receipt.git {
+    if let Some(git) = receipt.git.as_ref().filter(|git| git.changed_files > 0) {
         rows.push((
-            "changed",
-            format!("{} files, +{} −{}", git.changed_files, git.insertions, git.deletions),
+            "files",
+            format!("{} changed, +{} −{}", git.changed_files, git.insertions, git.deletions),
         ));
     }
     if let Some(cost) = receipt.cost_micros {

@@ -241,14 +241,14 @@ async fn a_branch_without_commit_differs_from_nothing() {
 #[tokio::test]
 async fn the_repository_runs_nothing_and_stays_as_it_is() {
     let scratch = Scratch::new();
+    scratch.write("same", "x\n");
+    scratch.commit();
     let witness = scratch.path().join("witness");
     let script = format!("touch {witness}; exit 1");
     for key in ["core.fsmonitor", "diff.external", "diff.x.textconv", "core.pager"] {
         scratch.git(&["config", key, &script]);
     }
     fs::write(scratch.path().join(".git/info/attributes"), "* diff=x\n").unwrap();
-    scratch.write("same", "x\n");
-    scratch.commit();
     scratch.write("file", "changed\n");
     // Another time and the same content: git would like to note that in its index.
     let later = std::time::SystemTime::now() + Duration::from_secs(60);

@@ -10,6 +10,7 @@ use ostler_core::task::{EndStatus, RunEnd, StopReason};
 use ostler_supervise::Ended;
 
 use super::attempt::{OwnStop, Supervised};
+use crate::redact;
 
 /// What the judgement rests on, besides the agent's stream.
 pub(super) struct Facts {
@@ -111,6 +112,10 @@ impl Facts {
             EndStatus::Stopped => failure,
             EndStatus::Failed => failure.or(given_up).or(conclusion.failure),
         };
+        let failure = failure.map(|failure| Failure {
+            message: redact::line(&failure.message).into_owned(),
+            ..failure
+        });
         receipt.verdict = match status {
             EndStatus::Completed if receipt.denials.is_empty() && receipt.killed.is_empty() => {
                 Verdict::Succeeded
@@ -121,7 +126,7 @@ impl Facts {
         let outcome = Outcome {
             failure,
             receipt,
-            text: conclusion.text,
+            text: conclusion.text.map(|text| redact::text(&text).into_owned()),
             usage: conclusion.usage,
             cost_micros: conclusion.cost_micros,
         };

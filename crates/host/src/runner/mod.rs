@@ -78,17 +78,11 @@ impl StopSignal {
     }
 }
 
-/// How an event of an agent reads in a log; `None` for what only the receipt shows.
+/// The line of a log that an event is; `None` for what only `events.jsonl` and the receipt show.
 pub fn display_line(event: ostler_agents::AgentEvent) -> Option<String> {
-    use ostler_agents::AgentEvent;
     match event {
-        AgentEvent::Line(line) => Some(line),
-        AgentEvent::Retry { class, message, .. } => {
-            Some(format!("[retrying after {}: {message}]", class.as_str()))
-        }
-        AgentEvent::Overlong { bytes } => Some(format!("[a line of {bytes} bytes was not read]")),
-        AgentEvent::Denied { tool } => Some(format!("[denied: {tool}]")),
-        AgentEvent::Session(_) | AgentEvent::Tool { .. } => None,
+        ostler_agents::AgentEvent::Line(line) => Some(line),
+        _ => None,
     }
 }
 

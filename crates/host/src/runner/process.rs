@@ -104,6 +104,9 @@ impl ProcessRunner {
 
 impl TaskRunner for ProcessRunner {
     fn admit(&self, spec: &TaskSpec, input: &TaskInput) -> Result<(), String> {
+        if !spec.cwd.starts_with('/') {
+            return Err("cwd must be an absolute path".to_owned());
+        }
         let Some(name) = &spec.agent else {
             return Ok(());
         };

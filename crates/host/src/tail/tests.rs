@@ -95,7 +95,10 @@ fn a_secret_that_goes_over_a_cut_is_hidden_on_both_sides() {
 fn a_secret_that_ends_before_the_cut_hides_nothing_behind_it() {
     let mut tail = tail(500, 256_000);
     let secret = r#""token":"x"}"#;
-    push_long(&mut tail, &format!("{}{secret} and more", "x".repeat(PIECE_BYTES_MAX - secret.len())));
+    push_long(
+        &mut tail,
+        &format!("{}{secret} and more", "x".repeat(PIECE_BYTES_MAX - secret.len())),
+    );
     assert_eq!(lines(tail.view(9)).last().unwrap(), " and more");
 }
 
