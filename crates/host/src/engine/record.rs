@@ -23,8 +23,8 @@ use crate::wire::convert;
 /// The longest tail in a record, as JSON; what is older is left out (the run directory has it).
 pub(crate) const TAIL_JSON_BYTES_MAX: usize = 1024 * 1024;
 
-/// All tails of a snapshot together, as text; the oldest tasks lose theirs first.
-const SNAPSHOT_TAILS_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// All tails and answers of a snapshot together; the oldest tasks lose theirs first.
+const SNAPSHOT_TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A record that is not what this program writes.
 #[derive(Debug, thiserror::Error)]
@@ -232,22 +232,26 @@ fn shared_tail(tail: Tail) -> SharedTail {
     Arc::new(Mutex::new(tail))
 }
 
-/// The snapshot of the published state. Tails share a budget; the oldest tasks lose theirs first.
+/// The snapshot of the published state. Tails and answers share a budget.
 pub(crate) fn encode_snapshot(
     tasks: &[Published],
     limit: u8,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let mut budget = SNAPSHOT_TAILS_BYTES_MAX;
+    let mut budget = SNAPSHOT_TEXT_BYTES_MAX;
     let mut stored: Vec<_> = tasks
         .iter()
         .rev()
         .map(|published| {
             let settled = published.task.status.is_settled();
             let mut stored = store(published, if settled { TAIL_JSON_BYTES_MAX } else { 0 });
-            let bytes: usize = stored.task.log_tail.iter().map(String::len).sum();
-            match budget.checked_sub(bytes) {
+            let text = stored.task.receipt.as_ref().and_then(|receipt| receipt.text.as_ref());
+            let tail: usize = stored.task.log_tail.iter().map(String::len).sum();
+            match budget.checked_sub(tail + text.map_or(0, String::len)) {
                 Some(left) => budget = left,
-                None => stored.task.log_tail.clear(),
+                None => {
+                    stored.task.log_tail.clear();
+                    stored.task.receipt.iter_mut().for_each(|receipt| receipt.text = None);
+                }
             }
             stored
         })
@@ -271,4 +275,96 @@ pub(crate) fn decode_snapshot(bytes: &[u8]) -> Result<SnapshotState, RecordError
 /// A time as records write it.
 pub(crate) fn parse_timestamp(text: &str) -> Result<Timestamp, String> {
     clock::from_rfc3339(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ostler_core::outcome::{Exit, Failure, FailureClass, Outcome, Receipt, Usage, Verdict};
+    use ostler_core::task::TaskStatus;
+
+    fn published(n: u64, text_bytes: usize, log_lines: u64) -> Published {
+        let spec = TaskSpec {
+            id: TaskId::new(&format!("task-{n}")).unwrap(),
+            session: Some(SessionId::new("s").unwrap()),
+            cwd: "/somewhere".into(),
+            provider: Some("p".into()),
+            model: Some("m".into()),
+            effort: None,
+            worktree: false,
+            agent: Some("claude_code".into()),
+            permissions: Some(Permissions::Full),
+            timeout: Some(Duration::from_secs(90)),
+            budget_micros: Some(5),
+        };
+        let mut receipt = Receipt::unproven("claude_code", Timestamp::from_micros(2_000_001));
+        receipt.exit = Some(Exit::Signal(15));
+        receipt.verdict = Verdict::Cancelled;
+        receipt.started_at = Some(Timestamp::from_micros(1));
+        let outcome = Outcome {
+            failure: Some(Failure::new(FailureClass::KillFailed, "why")),
+            receipt,
+            text: Some("t".repeat(text_bytes)),
+            usage: Some(Usage { input_tokens: Some(3), ..Usage::default() }),
+            cost_micros: None,
+        };
+        let mut tail = Tail::new(TailBounds::default(), None);
+        (0..log_lines).for_each(|line| tail.push(&format!("line {line}")));
+        Published {
+            task: Task {
+                spec: Arc::new(spec),
+                order: n,
+                status: TaskStatus::Failed,
+                attempt: 2,
+                updated_at: Timestamp::from_micros(1_234_567_890_123_456),
+                log_lines,
+                outcome: Some(Arc::new(outcome)),
+            },
+            tail: Some(shared_tail(tail)),
+        }
+    }
+
+    fn lines(published: &Published) -> Vec<String> {
+        let tail = published.tail.as_ref().map(|tail| tail.lock().unwrap().clone());
+        tail.map_or_else(Vec::new, |tail| tail.view(u64::MAX).map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn a_record_says_everything_that_the_state_holds() {
+        let before = published(7, 10, 600);
+        let gone = [TaskId::new("older").unwrap()];
+        let mut record = Vec::new();
+        encode_task(&mut record, &before, TAIL_JSON_BYTES_MAX, &gone);
+        let Event::Task { published: after, gone: left } = Event::decode(&record).unwrap() else {
+            panic!("a task was encoded")
+        };
+        assert_eq!(after.task, before.task);
+        assert_eq!(left, gone);
+        assert_eq!(lines(&after).len(), 500);
+        assert_eq!(lines(&after).last().unwrap(), "line 599");
+    }
+
+    #[test]
+    fn r_82_a_record_that_is_not_ours_is_an_error_that_names_the_field() {
+        let mut record = Vec::new();
+        encode_task(&mut record, &published(7, 10, 600), 0, &[]);
+        let text = String::from_utf8(record).unwrap();
+        let broken = text.replace("task-7", "");
+        assert!(Event::decode(broken.as_bytes()).unwrap_err().to_string().contains("taskId"));
+        assert!(Event::decode(b"{\"event\":\"something_else\"}").is_err());
+        assert!(decode_snapshot(b"{\"version\":2,\"limit\":4,\"tasks\":[]}").is_err());
+    }
+
+    #[test]
+    fn r_83_a_snapshot_stays_within_its_bound_and_the_oldest_lose_text_first() {
+        let tasks: Vec<_> = (0..400).map(|n| published(n, 64 * 1024, 5)).collect();
+        let snapshot = encode_snapshot(&tasks, 9).unwrap();
+        assert!(snapshot.len() < SNAPSHOT_TEXT_BYTES_MAX + 4 * 1024 * 1024, "{}", snapshot.len());
+        let state = decode_snapshot(&snapshot).unwrap();
+        assert_eq!((state.limit, state.tasks.len()), (9, 400));
+        let text = |published: &Published| published.task.outcome.as_ref().unwrap().text.clone();
+        assert!(text(state.tasks.last().unwrap()).is_some());
+        assert!(text(state.tasks.first().unwrap()).is_none());
+        assert!(lines(state.tasks.first().unwrap()).is_empty());
+    }
 }
