@@ -19,6 +19,7 @@ mod log;
 mod pipes;
 mod run;
 mod scrub;
+mod talk;
 mod tree;
 
 /// Seams for tests; the shim of the product has none of them.

@@ -1,4 +1,7 @@
 //! Everything that can be done before the agent may start, and starting it.
+//!
+//! Every descriptor of daemon and shim closes at the agent's `exec`. One that the daemon itself
+//! inherited open for everybody goes through: closing numbers nobody holds needs `unsafe`.
 
 use std::ffi::OsStr;
 use std::fs;

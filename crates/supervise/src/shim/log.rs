@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use serde::Serialize;
 
 use crate::rundir::format::{CHUNK_BYTES_MAX, HEADER_BYTES, Header, segment_name};
-use crate::rundir::{EXIT_JSON, EXIT_TMP, OUTPUT_DIR, Stream};
+use crate::rundir::{EXIT_JSON, EXIT_TMP, OUTPUT_DIR, RUN_JSON, SHIM_JSON, Stream};
 use crate::spec::KeptBytes;
 
 /// The size of a segment, when what is kept is not smaller.
@@ -72,6 +72,14 @@ impl Directory {
         // A shorter record than the one before must not keep its end.
         file.set_len(json.len() as u64)?;
         file.sync_data()?;
+        for beside in [RUN_JSON, SHIM_JSON] {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            match rustix::fs::openat(&self.dir, beside, flags, Mode::empty()) {
+                Ok(file) => rustix::fs::fdatasync(&file)?,
+                Err(rustix::io::Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         rustix::fs::renameat(&self.dir, EXIT_TMP, &self.dir, EXIT_JSON)?;
         rustix::fs::fsync(&self.dir)?;
         let parent = rustix::fs::openat(&self.dir, "..", OPEN_DIR, Mode::empty())?;

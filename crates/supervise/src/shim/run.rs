@@ -20,19 +20,22 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ostler_core::outcome::Exit;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, WaitStatus};
 
 use super::ShimHooks;
-use super::launch::{self, Prepared, error};
+use super::launch::{self, Prepared};
 use super::link::Link;
 use super::log::{Directory, Log};
 use super::pipes::{Pipe, buffer, now_micros};
 use super::scrub::Secrets;
+use super::talk::{
+    exit_report, next_frame, receive_spec, record, report_last, spawn_failed, wait, write_exit,
+};
 use super::tree::{Reaped, Tree};
 use crate::procfs::Stat;
-use crate::protocol::{self, Encoder, SpawnErrorKind, StopOrder, tag};
-use crate::rundir::{ExitRecord, LAYOUT_VERSION, SpawnErrorRecord, Stream};
+use crate::protocol::{self, Encoder, StopOrder, tag};
+use crate::rundir::{ExitRecord, Stream};
 use crate::spec::RunSpec;
 
 /// How long descendants have between TERM and KILL.
@@ -51,8 +54,6 @@ const KILL_FAST_MS: u64 = 1_000;
 const KEPT_PAUSE_MS: u64 = 50;
 /// How often the pipes are emptied once nobody of the run is left; an outsider may hold them.
 const LAST_DRAINS_MAX: usize = 16;
-/// How long the last report waits for a daemon that does not read; `exit.json` has it too.
-const LAST_REPORT_MS: u64 = 60_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -148,106 +149,6 @@ pub(super) fn run(control: UnixStream, children: UnixStream, hooks: ShimHooks) -
     };
     run.report_started();
     run.live()
-}
-
-fn receive_spec(link: &mut Link) -> io::Result<Option<RunSpec>> {
-    let Some((kind, body)) = next_frame(link)? else {
-        return Ok(None);
-    };
-    let version = if kind == protocol::PREPARE { protocol::version(&body) } else { Ok(0) };
-    let spec = match version {
-        Ok(protocol::VERSION) => RunSpec::decode(&body).map_err(|cause| cause.to_string()),
-        Ok(other) => Err(format!(
-            "the daemon speaks version {other} of the shim protocol, this shim version {}",
-            protocol::VERSION
-        )),
-        Err(cause) => Err(cause.to_string()),
-    };
-    match spec {
-        Ok(spec) => Ok(Some(spec)),
-        Err(why) => spawn_failed(link, None, error(SpawnErrorKind::Protocol, why)).map(|()| None),
-    }
-}
-
-/// Waits for a frame that means something here; `None` when the daemon is gone.
-fn next_frame(link: &mut Link) -> io::Result<Option<(u8, Vec<u8>)>> {
-    loop {
-        while let Some((kind, body)) = link.frame() {
-            if matches!(kind, protocol::PREPARE | protocol::START | protocol::STOP) {
-                return Ok(Some((kind, body)));
-            }
-        }
-        if link.closed {
-            return Ok(None);
-        }
-        let fd = link.fd();
-        wait(&mut [PollFd::new(&fd, PollFlags::IN)], None)?;
-        link.receive();
-    }
-}
-
-fn wait(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<()> {
-    let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // Rounded up, or a wait of less than the clock's grain would spin.
-    let timeout =
-        timeout.and_then(|timeout| Timespec::try_from(timeout + Duration::from_micros(1)).ok());
-    match poll(fds, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn record() -> ExitRecord {
-    ExitRecord { version: LAYOUT_VERSION, ended_at_micros: now_micros(), ..ExitRecord::default() }
-}
-
-/// Makes `record` durable; when that fails the record says so.
-fn write_exit(directory: &Directory, mut record: ExitRecord) -> ExitRecord {
-    let written = serde_json::to_vec(&record)
-        .map_err(io::Error::from)
-        .and_then(|json| directory.write_exit(&json));
-    if let Err(error) = written {
-        record.write_error.get_or_insert_with(|| format!("exit.json: {error}"));
-    }
-    record
-}
-
-fn exit_report(kind: u8, record: &ExitRecord) -> io::Result<Encoder> {
-    let mut report = Encoder::new(kind);
-    report.bytes(tag::EXIT_JSON, &serde_json::to_vec(record)?);
-    Ok(report)
-}
-
-fn report_last(link: &mut Link, kind: u8, record: &ExitRecord) -> io::Result<()> {
-    link.report(exit_report(kind, record)?);
-    flush(link)
-}
-
-fn spawn_failed(
-    link: &mut Link,
-    directory: Option<&Directory>,
-    why: SpawnErrorRecord,
-) -> io::Result<()> {
-    let mut report = Encoder::new(protocol::SPAWN_FAILED);
-    report.bytes(tag::KIND, why.kind.as_bytes());
-    report.bytes(tag::MESSAGE, why.message.as_bytes());
-    if let Some(directory) = directory {
-        write_exit(directory, ExitRecord { spawn_error: Some(why), empty: true, ..record() });
-    }
-    link.report(report);
-    flush(link)
-}
-
-/// Waits until the last report is with the kernel.
-fn flush(link: &mut Link) -> io::Result<()> {
-    let until = Instant::now() + Duration::from_millis(LAST_REPORT_MS);
-    while link.wants_write() && Instant::now() < until {
-        let fd = link.fd();
-        wait(&mut [PollFd::new(&fd, PollFlags::IN | PollFlags::OUT)], Some(until))?;
-        link.receive();
-        link.turn();
-    }
-    Ok(())
 }
 
 impl Run {
