@@ -31,7 +31,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run an agent on a prompt and follow it to its end
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Look at tasks, cancel them, run them again
     #[command(subcommand)]
     Task(TaskCommand),

@@ -132,8 +132,9 @@ pub(crate) fn summary(task: &Task) -> String {
         if let Some(git) = &receipt.git
             && (git.changed_files > 0 || git.head_before != git.head_after)
         {
+            let files = if git.changed_files == 1 { "file" } else { "files" };
             parts.push(format!(
-                "{} files changed, +{} −{}",
+                "{} {files} changed, +{} −{}",
                 git.changed_files, git.insertions, git.deletions
             ));
         }

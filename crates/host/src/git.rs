@@ -171,8 +171,17 @@ async fn ask(
     env: &[(OsString, OsString)],
     question: &[&str],
 ) -> Option<ostler_supervise::ProbeOutput> {
-    // A repository's own configuration can name programs to run.
-    let safe = ["--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
+    // A repository's own configuration can name programs to run, and `git diff` refreshes the index
+    // whatever GIT_OPTIONAL_LOCKS says.
+    let safe = [
+        "--no-pager",
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        "core.hooksPath=/dev/null",
+        "-c",
+        "diff.autoRefreshIndex=false",
+    ];
     let args: Vec<OsString> = safe.iter().chain(question).map(OsString::from).collect();
     let git = OsStr::new("git");
     let said =

@@ -22,7 +22,7 @@ pub(crate) fn perform(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Completions { shell } => completions(shell),
         Command::Replay(args) => replay::perform(&args),
-        Command::Run(args) => run::perform(&Context::of_process()?, args),
+        Command::Run(args) => run::perform(&Context::of_process()?, &args),
         Command::Task(command) => task::perform(&Context::of_process()?, command),
         Command::Status(json) => status::perform(&Context::of_process()?, json),
         Command::Daemon(args) => daemon::perform(&Context::of_process()?, &args),

@@ -10,6 +10,7 @@ use ostler_host::client::{Client, ClientError, Update, Updates};
 use ostler_proto::framed::{Permissions, Submit, Task, TaskStatus};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::logs::{Form, Printer};
 use crate::args::{PermissionsArg, RunArgs};
@@ -24,12 +25,15 @@ const PROMPT_BYTES_MAX: u64 = 512 * 1024;
 /// After this time in the queue, the person is told.
 const WAITING_AFTER: Duration = Duration::from_secs(1);
 
+/// How long the daemon may take to take an order from its queue.
+const TAKEN_MAX: Duration = Duration::from_secs(5);
+
 /// How often the output is looked at while the run goes on.
 const POLL: Duration = Duration::from_millis(20);
 
-pub(crate) fn perform(context: &Context, args: RunArgs) -> Result<ExitCode, Failure> {
-    let submit = submission(context, &args)?;
-    block_on(run(context, &args, submit))
+pub(crate) fn perform(context: &Context, args: &RunArgs) -> Result<ExitCode, Failure> {
+    let submit = submission(context, args)?;
+    block_on(run(context, args, submit))
 }
 
 fn submission(context: &Context, args: &RunArgs) -> Result<Submit, Failure> {
@@ -188,7 +192,7 @@ async fn run(context: &Context, args: &RunArgs, submit: Submit) -> Result<ExitCo
         cancelling: None,
     };
     follow.show(&task)?;
-    follow.to_the_end(task).await
+    follow.until_settled(task).await
 }
 
 fn refused(args: &RunArgs, text: String) -> Failure {
@@ -240,11 +244,12 @@ struct Follow<'a> {
     printer: Option<Printer>,
     shown: Option<Task>,
     told_waiting: bool,
-    cancelling: Option<tokio::task::JoinHandle<()>>,
+    /// Ready when the daemon has taken the order to cancel.
+    cancelling: Option<oneshot::Receiver<()>>,
 }
 
 impl Follow<'_> {
-    async fn to_the_end(&mut self, first: Task) -> Result<ExitCode, Failure> {
+    async fn until_settled(&mut self, first: Task) -> Result<ExitCode, Failure> {
         let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| {
             Failure::new(Code::Failed, "signals cannot be received").because(error)
         })?;
@@ -254,8 +259,8 @@ impl Follow<'_> {
             tokio::select! {
                 biased;
                 _ = interrupt.recv() => {
-                    if self.cancelling.is_some() {
-                        return Ok(self.leave());
+                    if let Some(taken) = self.cancelling.take() {
+                        return Ok(self.leave(taken).await);
                     }
                     self.cancel();
                 }
@@ -286,11 +291,22 @@ impl Follow<'_> {
     fn cancel(&mut self) {
         output::note("cancelling; press Ctrl+C again to leave it to the daemon");
         let (client, id) = (self.client.clone(), self.id.clone());
-        // Its end comes as an event; a refusal means that the task has just ended by itself.
-        self.cancelling = Some(tokio::spawn(async move { drop(client.cancel(&id).await) }));
+        let (is_taken, taken) = oneshot::channel();
+        tokio::spawn(async move {
+            // Commands are taken in order: when `list` is answered, the order before it was taken.
+            let listed = async {
+                let _ = client.list().await;
+                let _ = is_taken.send(());
+            };
+            // Its end comes as an event; a refusal means that the task has just ended by itself.
+            tokio::join!(biased; async { drop(client.cancel(&id).await) }, listed)
+        });
+        self.cancelling = Some(taken);
     }
 
-    fn leave(&self) -> ExitCode {
+    /// A command whose client has gone before it was taken is not executed, so that is waited for.
+    async fn leave(&self, taken: oneshot::Receiver<()>) -> ExitCode {
+        let _ = tokio::time::timeout(TAKEN_MAX, taken).await;
         output::note(&format!(
             "the daemon goes on cancelling; look in with `ostler task show {}`",
             self.id

@@ -212,7 +212,7 @@ async fn show(context: &Context, name: &str, json: JsonFlag) -> Result<ExitCode,
 }
 
 fn receipt_rows(receipt: &ostler_proto::framed::Receipt, rows: &mut Vec<(&'static str, String)>) {
-    use ostler_proto::framed::{Exit, Proof};
+    use ostler_proto::framed::{Exit, Proof, Verdict};
     let version = receipt.agent_version.as_deref().unwrap_or("");
     rows.push(("ran", format!("{} {version}", receipt.agent).trim_end().to_owned()));
     rows.push((
@@ -227,7 +227,12 @@ fn receipt_rows(receipt: &ostler_proto::framed::Receipt, rows: &mut Vec<(&'stati
         Some(Proof::ExitStatus) => "its exit status",
         None => "nothing",
     };
-    rows.push(("proven by", proof.to_owned()));
+    if matches!(
+        receipt.verdict,
+        Verdict::Succeeded | Verdict::SucceededNoVisibleEffect | Verdict::SucceededWithWarnings
+    ) {
+        rows.push(("proven by", proof.to_owned()));
+    }
     match receipt.exit {
         Some(Exit::Code(code)) => rows.push(("exit", format!("status {code}"))),
         Some(Exit::Signal(signal)) => rows.push(("exit", format!("signal {signal}"))),

@@ -32,7 +32,9 @@ pub(crate) enum CommandReply {
 }
 
 /// The way back to a client. Dropping it without an answer answers that the daemon is stopping.
-pub(crate) struct Reply(Option<Box<dyn FnOnce(Result<CommandReply, String>) + Send>>);
+pub(crate) struct Reply(Option<AnswerFn>);
+
+type AnswerFn = Box<dyn FnOnce(Result<CommandReply, String>) + Send>;
 
 impl Reply {
     pub(crate) fn new(answer: impl FnOnce(Result<CommandReply, String>) + Send + 'static) -> Self {

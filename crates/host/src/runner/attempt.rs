@@ -6,6 +6,7 @@
 //! read here: however slow this is, the agent is not held up.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostler_agents::{Agent, AgentEvent, Reader};
@@ -14,6 +15,7 @@ use ostler_core::outcome::{Failure, FailureClass, Killed, Outcome, Receipt};
 use ostler_core::task::{EndStatus, RunEnd, StopReason};
 use ostler_supervise::rundir::{Item, OutputReader, RunDir};
 use ostler_supervise::{Ended, Report, RunSpec, Shim, StopOrder};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::events::EventFile;
@@ -30,8 +32,9 @@ const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Everything up to the start of the agent.
 pub(super) struct Prepared {
-    pub(super) shim: Shim,
-    pub(super) run_spec: RunSpec,
+    /// The shim, which is being told what to run.
+    pub(super) shim: JoinHandle<std::io::Result<Shim>>,
+    pub(super) run_spec: Arc<RunSpec>,
     pub(super) run_dir: RunDir,
     pub(super) agent: &'static dyn Agent,
     pub(super) program: PathBuf,
@@ -73,18 +76,14 @@ impl Attempt<'_> {
             Ok(prepared) => prepared,
             Err(failure) => return self.never_started(failure),
         };
-        let Prepared { mut shim, run_spec, run_dir, agent, program, head_before, silence } =
-            prepared;
-        let started = match shim.prepare(&run_spec).await {
-            Ok(()) => shim.start().await,
-            Err(error) => Err(error),
+        let Prepared { shim, run_spec, run_dir, agent, program, head_before, silence } = prepared;
+        let mut shim = match start(shim).await {
+            Ok(shim) => shim,
+            Err(error) => {
+                let why = format!("the run's supervisor could not be reached: {error}");
+                return self.never_started(Failure::new(FailureClass::Spawn, why));
+            }
         };
-        if let Err(error) = started {
-            return self.never_started(Failure::new(
-                FailureClass::Spawn,
-                format!("the run's supervisor could not be reached: {error}"),
-            ));
-        }
         let mut watch = Watch {
             output: Output {
                 reader: OutputReader::open(run_dir.path(), 0),
@@ -135,6 +134,13 @@ impl Attempt<'_> {
         let receipt = Receipt::unproven(agent, self.clock.now().wall);
         RunEnd { status: EndStatus::Failed, outcome: Outcome::failed(failure, receipt) }
     }
+}
+
+/// The intent is durable: the agent may start.
+async fn start(shim: JoinHandle<std::io::Result<Shim>>) -> std::io::Result<Shim> {
+    let mut shim = shim.await??;
+    shim.start().await?;
+    Ok(shim)
 }
 
 /// What would not die is watched until it is gone; the shim goes on sweeping meanwhile.

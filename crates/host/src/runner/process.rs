@@ -205,7 +205,7 @@ impl Inner {
         // The shim starts while everything else is worked out.
         let marker = ostler_supervise::new_marker()
             .map_err(|error| spawn_failure("the run's marker", &error))?;
-        let shim = Shim::spawn(&self.settings.shim_program, &marker)
+        let mut shim = Shim::spawn(&self.settings.shim_program, &marker)
             .map_err(|error| spawn_failure("the run's supervisor", &error))?;
         let spec = &order.spec;
         let (agent, program) = self.resolve(order)?;
@@ -217,6 +217,10 @@ impl Inner {
             self.run_spec(order, agent, &program, launch.clone(), marker, run_dir.path());
         let head_before = crate::git::head(Utf8Path::new(&spec.cwd));
         let silence = self.settings.silence.get(agent.id()).copied().or(launch.silence);
+        let run_spec = Arc::new(run_spec);
+        let told = Arc::clone(&run_spec);
+        // Told at once, so that it is ready when the intent is durable.
+        let shim = tokio::spawn(async move { shim.prepare(&told).await.map(|()| shim) });
         Ok(Prepared { shim, run_spec, run_dir, agent, program, head_before, silence })
     }
 
