@@ -212,7 +212,7 @@ impl Shim {
 }
 
 /// `None` for a kind this daemon does not know.
-fn decode(kind: u8, body: &[u8]) -> io::Result<Option<Report>> {
+pub(crate) fn decode(kind: u8, body: &[u8]) -> io::Result<Option<Report>> {
     let (mut pid, mut start_time, mut at_micros, mut end) = (0, 0, 0, 0);
     let (mut error_kind, mut message, mut exit, mut record) =
         (SpawnErrorKind::Other, String::new(), None, None);

@@ -11,6 +11,8 @@
 //! the task (`core`, `host`), `unsafe`, and `PR_SET_PDEATHSIG` (it follows the thread).
 
 mod client;
+#[doc(hidden)]
+pub mod fuzzing;
 mod probe;
 mod procfs;
 mod protocol;

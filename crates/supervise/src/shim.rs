@@ -18,7 +18,7 @@ mod link;
 mod log;
 mod pipes;
 mod run;
-mod scrub;
+pub(crate) mod scrub;
 mod talk;
 mod tree;
 

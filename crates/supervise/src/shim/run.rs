@@ -36,7 +36,7 @@ use super::tree::{Reaped, Tree};
 use crate::procfs::Stat;
 use crate::protocol::{self, Encoder, StopOrder, tag};
 use crate::rundir::{ExitRecord, Stream};
-use crate::spec::RunSpec;
+use crate::spec::{RunSpec, Stdin};
 
 /// How long descendants have between TERM and KILL.
 const SWEEP_GRACE_MS: u64 = 2_000;
@@ -94,7 +94,7 @@ struct Run {
 /// Serves one run; an error means that not even a report was possible.
 pub(super) fn run(control: UnixStream, children: UnixStream, hooks: ShimHooks) -> io::Result<()> {
     let mut link = Link::new(control);
-    let Some(spec) = receive_spec(&mut link)? else {
+    let Some(mut spec) = receive_spec(&mut link)? else {
         return Ok(());
     };
     let prepared = launch::prepare(&spec);
@@ -120,16 +120,12 @@ pub(super) fn run(control: UnixStream, children: UnixStream, hooks: ShimHooks) -
         Pipe::new(stdout, Stream::Stdout, Rc::clone(&secrets)),
         Pipe::new(stderr, Stream::Stderr, secrets),
     ];
+    // What only the start needed is not kept in memory.
+    (spec.args, spec.env, spec.scrub) = (Vec::new(), Vec::new(), Vec::new());
+    spec.stdin = Stdin::Null;
     let mut run = Run {
         tree: Tree::new(spec.keep.clone(), hooks.immortal),
-        // What only the start needed is not kept in memory.
-        spec: RunSpec {
-            args: Vec::new(),
-            env: Vec::new(),
-            stdin: crate::Stdin::Null,
-            scrub: Vec::new(),
-            ..spec
-        },
+        spec,
         link,
         children,
         directory,
@@ -162,7 +158,10 @@ impl Run {
             self.link.turn();
             let busy = reaped == Reaped::More;
             let until = if busy { Some(Instant::now()) } else { self.due() };
-            self.wait(until)?;
+            if self.wait(until).is_err() {
+                // Out of memory, say. Whoever gave up now would leave the tree alone.
+                std::thread::sleep(Duration::from_millis(KILL_PAUSE_SLOW_MS));
+            }
             self.read();
             self.obey();
         }

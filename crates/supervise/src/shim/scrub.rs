@@ -11,15 +11,15 @@
 use std::rc::Rc;
 
 /// What stands where the prompt was.
-pub(super) const REDACTED: &[u8] = b"[task input redacted]";
+pub(crate) const REDACTED: &[u8] = b"[task input redacted]";
 /// Secrets shorter than this are replaced only as a whole line or string.
-const WHOLE_CHARS: usize = 16;
+pub(crate) const WHOLE_CHARS: usize = 16;
 /// So much of a long secret is taken for it, and then whatever goes on as the secret does: bounds what is
 /// held back and the tables, and a copy that is cut off is replaced too.
 const BEGINNING_BYTES_MAX: usize = 4 << 10;
 
 /// Secrets, ready to be looked for.
-pub(super) struct Secrets(Vec<Secret>);
+pub(crate) struct Secrets(Vec<Secret>);
 
 struct Secret {
     bytes: Vec<u8>,
@@ -30,7 +30,7 @@ struct Secret {
 
 impl Secrets {
     /// White space around a secret does not belong to it; an empty one is none.
-    pub(super) fn new(secrets: &[Vec<u8>]) -> Rc<Self> {
+    pub(crate) fn new(secrets: &[Vec<u8>]) -> Rc<Self> {
         let trimmed =
             secrets.iter().map(|secret| secret.trim_ascii()).filter(|secret| !secret.is_empty());
         Rc::new(Self(trimmed.map(Secret::new).collect()))
@@ -184,7 +184,7 @@ fn code_unit(text: &[u8]) -> Result<u32, Escape> {
 }
 
 /// One stream.
-pub(super) struct Scrubber {
+pub(crate) struct Scrubber {
     secrets: Rc<Secrets>,
     /// Per secret: as it is, and as JSON.
     lanes: Vec<[Lane; 2]>,
@@ -199,13 +199,13 @@ pub(super) struct Scrubber {
 }
 
 impl Scrubber {
-    pub(super) fn new(secrets: Rc<Secrets>) -> Self {
+    pub(crate) fn new(secrets: Rc<Secrets>) -> Self {
         let lanes = vec![[Lane::default(); 2]; secrets.0.len()];
         Self { secrets, lanes, held: Vec::new(), looked: 0, before: None, rest: None }
     }
 
     /// Takes output and gives out what is certain.
-    pub(super) fn push(&mut self, bytes: &[u8], out: &mut dyn FnMut(&[u8])) {
+    pub(crate) fn push(&mut self, bytes: &[u8], out: &mut dyn FnMut(&[u8])) {
         if self.lanes.is_empty() {
             return out(bytes);
         }
@@ -218,7 +218,7 @@ impl Scrubber {
     }
 
     /// Nothing comes any more: gives out the rest.
-    pub(super) fn finish(&mut self, out: &mut dyn FnMut(&[u8])) {
+    pub(crate) fn finish(&mut self, out: &mut dyn FnMut(&[u8])) {
         self.look(true, out);
         self.give(self.held.len(), self.held.len(), out);
     }
