@@ -121,9 +121,9 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// The prompt, or `-` to read it from standard input
-    #[arg(value_name = "PROMPT|-", conflicts_with = "program")]
+    #[arg(value_name = "PROMPT|-")]
     pub(crate) prompt: Option<String>,
-    /// Program and arguments, for `-a command`; what is piped in becomes the program's input
+    /// Program and arguments, for `-a command`; the prompt, or what is piped in, becomes its input
     #[arg(last = true, value_name = "PROGRAM ARGS")]
     pub(crate) program: Vec<String>,
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ostler_core::id::{RunId, TaskId};
 use ostler_host::client::{Client, ClientError, Update, Updates};
 use ostler_proto::framed::{Permissions, Submit, Task, TaskStatus};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -21,6 +22,9 @@ use crate::output;
 
 /// The longest prompt that is read from standard input; the protocol's own bound.
 const PROMPT_BYTES_MAX: u64 = 512 * 1024;
+
+/// How long a pipe may take to say its first byte when nobody asked to wait for it.
+const PIPE_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// After this time in the queue, the person is told.
 const WAITING_AFTER: Duration = Duration::from_secs(1);
@@ -125,14 +129,27 @@ fn prompt(args: &RunArgs, is_command: bool) -> Result<String, Failure> {
     }
 }
 
-/// What is piped into `run -a command` is the program's input; a terminal, `/dev/null` or an inherited
-/// pipe that stays open is not waited for.
+/// What is piped into `run -a command` is the program's input. A terminal is none, and a pipe that
+/// somebody left open and writes nothing to is not waited for: `-` waits.
 fn read_piped() -> Result<String, Failure> {
-    let is_input = rustix::fs::fstat(std::io::stdin()).is_ok_and(|stat| {
-        use rustix::fs::FileType;
-        matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile)
-    });
-    if is_input { read_stdin() } else { Ok(String::new()) }
+    use rustix::fs::FileType;
+    let stdin = std::io::stdin();
+    let kind = rustix::fs::fstat(&stdin).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    match kind {
+        Ok(FileType::RegularFile) => read_stdin(),
+        Ok(FileType::Fifo | FileType::Socket) if speaks_within(&stdin, PIPE_WAIT) => read_stdin(),
+        Ok(FileType::Fifo | FileType::Socket) => {
+            output::note("nothing came from standard input; write `-` before `--` to wait for it");
+            Ok(String::new())
+        }
+        _ => Ok(String::new()),
+    }
+}
+
+/// Whether there is something to read, or the end.
+fn speaks_within(stdin: &std::io::Stdin, wait: Timespec) -> bool {
+    let mut fds = [PollFd::new(stdin, PollFlags::IN)];
+    poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
 }
 
 fn read_stdin() -> Result<String, Failure> {
