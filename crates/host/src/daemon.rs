@@ -93,7 +93,6 @@ impl Daemon {
             socket: listener,
             client: handle.client(),
             settings: Arc::new(settings.wire),
-            owner_uid: rustix::process::geteuid().as_raw(),
             stop: stop_accepting.clone(),
             close: close.clone(),
             connections: connections.clone(),

@@ -215,6 +215,7 @@ impl Engine {
     }
 
     fn end_run(&mut self, run: RunId, end: RunEnd) {
+        let end = self.runs.redacted(&run, end);
         self.runs.drain(&run);
         if self.failed.is_some() {
             self.runs.forget(&run);

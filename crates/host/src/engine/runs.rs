@@ -1,5 +1,6 @@
 //! The runs that are live: their stop switches, log queues and tails.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::RunnerEvent;
 use super::feed::SharedTail;
-use crate::redact::Input;
+use crate::redact::{self, Input};
 use crate::runner::{LogSink, RunOrder, StopSignal, TaskRunner};
 use crate::tail::{Tail, TailBounds};
 
@@ -122,6 +123,22 @@ impl LiveRuns {
             .iter()
             .for_each(|line| tail.lock().unwrap_or_else(PoisonError::into_inner).push(line));
         self.remembered.insert(run, tail);
+    }
+
+    /// The end of a run without its input and without what reads as a secret: any runner's words are
+    /// journaled and sent.
+    pub(super) fn redacted(&self, run: &RunId, mut end: RunEnd) -> RunEnd {
+        let hidden = self.runs.get(run).map(|live| &live.hidden);
+        let clean = |text: &mut String| {
+            let shown = hidden.map_or(Cow::Borrowed(&**text), |hidden| hidden.hide(text));
+            let shown = redact::text(&shown).into_owned();
+            *text = shown;
+        };
+        let outcome = &mut end.outcome;
+        let failure = outcome.failure.as_mut().map(|failure| &mut failure.message);
+        let words = [failure, outcome.text.as_mut(), outcome.receipt.statement.as_mut()];
+        words.into_iter().flatten().for_each(clean);
+        end
     }
 
     /// A changed task as it is shown: with the tail of its run as of now. A settled run leaves; the

@@ -24,7 +24,7 @@ use super::attempt::{Attempt, Prepared};
 use super::retention::Retention;
 use super::version::Versions;
 use super::{LogSink, RunFuture, RunOrder, StopSignal, TaskInput, TaskRunner};
-use crate::paths;
+use crate::{paths, redact};
 
 /// What the shipped runner needs to know.
 #[derive(Debug, Clone)]
@@ -238,7 +238,7 @@ impl Inner {
             agent: agent.id().to_owned(),
             program: program.to_string_lossy().into_owned(),
             version: ostler_supervise::rundir::LAYOUT_VERSION,
-            argv: launch.public_args.clone(),
+            argv: launch.public_args.iter().map(|arg| redact::line(arg).into_owned()).collect(),
             cwd: order.spec.cwd.clone(),
             prompt_bytes: order.input.prompt.len() as u64,
             prompt_sha256: hex(&Sha256::digest(order.input.prompt.as_bytes())),

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection;
+use crate::endpoint::is_same_user;
 use crate::engine::EngineClient;
 use crate::settings::WireSettings;
 
@@ -19,8 +20,6 @@ pub(crate) struct Listener {
     pub(crate) socket: UnixListener,
     pub(crate) client: EngineClient,
     pub(crate) settings: Arc<WireSettings>,
-    /// The user who may connect.
-    pub(crate) owner_uid: u32,
     /// Ends accepting.
     pub(crate) stop: CancellationToken,
     /// Ends the connections.
@@ -48,18 +47,10 @@ impl Listener {
 
     /// A peer of another user is closed without a byte.
     fn admit(&self, stream: UnixStream) {
-        match stream.peer_cred() {
-            Ok(peer) if peer.uid() == self.owner_uid => {
-                let connection = connection::serve(
-                    stream,
-                    self.client.clone(),
-                    Arc::clone(&self.settings),
-                    self.close.clone(),
-                );
-                self.connections.spawn(connection);
-            }
-            Ok(peer) => tracing::warn!(uid = peer.uid(), "a connection of another user was closed"),
-            Err(error) => tracing::warn!(%error, "a connection without credentials was closed"),
+        if !is_same_user(&stream) {
+            return tracing::warn!("a connection of another user was closed");
         }
+        let (client, settings) = (self.client.clone(), Arc::clone(&self.settings));
+        self.connections.spawn(connection::serve(stream, client, settings, self.close.clone()));
     }
 }
