@@ -109,6 +109,8 @@ fn r_82_every_single_changed_byte_is_reported_or_harmless() {
                     assert!(matches!(&warnings[..], [Warning::Torn { .. }]), "{name} at {at}");
                     let unused = is_unused(&name, &bytes, at);
                     let kept = if unused { records.len() } else { records.len() - 3 };
+                    // Used space must look as if its end had never arrived.
+                    assert!(unused || at + 1 == used(&bytes), "{name} at {at}");
                     assert!(name == LAST || name == RESERVE, "{name} at {at}");
                     assert!(found == records[..kept], "{name} at {at}: {} records", found.len());
                 }
@@ -118,9 +120,40 @@ fn r_82_every_single_changed_byte_is_reported_or_harmless() {
     assert!(refusals > 15_000 && drops > 1000, "{refusals} refused, {drops} harmless");
 }
 
+#[test]
+fn r_82_a_wiped_sector_is_torn_only_inside_the_last_batch() {
+    let (disk, records) = closed_journal(0);
+    let tree = disk.tree();
+    let mark = [0xFB, b'O', b'B', 0xFD];
+    let last_batch = tree[LAST].windows(4).rposition(|four| four == mark).unwrap();
+    let (mut refusals, mut drops) = (0, 0);
+    for (name, bytes) in tree.iter().filter(|(name, _)| *name != SNAPSHOT) {
+        for at in (0..bytes.len()).step_by(512) {
+            let mut wiped = bytes.clone();
+            wiped[at..at + 512].fill(0);
+            if wiped == *bytes {
+                continue;
+            }
+            let trial = disk.fork();
+            trial.put(name, wiped);
+            if name == LAST && at >= last_batch {
+                drops += 1;
+                assert!(open(&trial).unwrap().0 == records[..records.len() - 3]);
+            } else {
+                refusals += 1;
+                assert!(refused(&trial).to_string().contains(name));
+            }
+        }
+    }
+    assert!(refusals > 30 && drops > 0, "{refusals} refused, {drops} torn");
+}
+
 fn is_unused(name: &str, bytes: &[u8], at: usize) -> bool {
-    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    name == RESERVE || at >= used
+    name == RESERVE || at >= used(bytes)
+}
+
+fn used(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 /// A name, the damage, the file that is named and words of the reason.

@@ -185,8 +185,10 @@ fn calls_of_scenario() -> u64 {
     disk.calls()
 }
 
-/// After a crash: opens, goes on, loses power again, opens again.
+/// After a crash: opens, loses power (what a start has shown stays), goes on, loses power again.
 fn goes_on(disk: &FakeDisk, model: &mut Model) {
+    drop(model.open(disk).unwrap());
+    disk.power_cut(Loss::Everything);
     let mut journal = model.open(disk).unwrap().journal;
     model.append(&mut journal).unwrap();
     model.append(&mut journal).unwrap();
@@ -261,7 +263,9 @@ fn every_disk_call_failing_once_never_loses_or_repeats() {
             let mut model = Model::new(7);
             disk.plan(call, Fault::Error(number));
             // A process that fails is started again, without a power cut: its pages stay in memory.
-            while scenario_until_error(&disk, &mut model) {}
+            while scenario_until_error(&disk, &mut model) {
+                goes_on(&disk.fork(), &mut model.clone());
+            }
             for loss in [Loss::Nothing, Loss::Everything, Loss::Some(call)] {
                 let crashed = disk.fork();
                 crashed.power_cut(loss);
