@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::raw::Raw;
+use super::raw::{DEADLINE, Raw};
 
 /// A document that comes in slices.
 #[derive(Default)]
@@ -35,6 +36,7 @@ pub(crate) struct Mirror {
     pub(crate) snapshots: usize,
     /// Events that came in slices.
     pub(crate) sliced: usize,
+    pub(crate) beats: usize,
     slices: Option<Slices>,
 }
 
@@ -49,6 +51,7 @@ impl Mirror {
             events: Vec::new(),
             snapshots: 0,
             sliced: 0,
+            beats: 0,
             slices: None,
         }
     }
@@ -62,6 +65,7 @@ impl Mirror {
         let document = match message["type"].as_str().unwrap() {
             "heartbeat" => {
                 let sequence = message["sequence"].clone();
+                self.beats += 1;
                 self.raw.send(&json!({"type": "pong", "sequence": sequence}));
                 return true;
             }
@@ -107,9 +111,7 @@ impl Mirror {
         self.snapshots += 1;
         self.known.last = snapshot["lastSequence"].as_u64().unwrap();
         let tasks = snapshot["tasks"].take();
-        let Value::Object(tasks) = tasks else {
-            panic!("tasks of a snapshot: {tasks}")
-        };
+        let Value::Object(tasks) = tasks else { panic!("tasks of a snapshot: {tasks}") };
         self.known.tasks = tasks.into_iter().collect();
         for (id, task) in &self.known.tasks {
             assert_eq!(task["taskId"], **id);
@@ -119,11 +121,7 @@ impl Mirror {
     #[track_caller]
     fn event(&mut self, event: &Value) -> bool {
         let sequence = event["sequenceNumber"].as_u64().unwrap();
-        assert_eq!(
-            sequence,
-            self.known.last + 1,
-            "R-36: an event is missing or came twice"
-        );
+        assert_eq!(sequence, self.known.last + 1, "R-36: an event is missing or came twice");
         self.known.last = sequence;
         let kind = event["eventType"].as_str().unwrap().to_owned();
         let payload = event["payload"].clone();
@@ -142,7 +140,9 @@ impl Mirror {
     /// Takes messages until this holds.
     #[track_caller]
     pub(crate) fn until(&mut self, wanted: impl Fn(&Known) -> bool) {
+        let until = Instant::now() + DEADLINE;
         while !wanted(&self.known) {
+            assert!(Instant::now() < until, "what was waited for did not come");
             assert!(self.take(), "the connection ended");
         }
     }

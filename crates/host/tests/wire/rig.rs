@@ -32,10 +32,8 @@ impl Server {
         let (leave, left) = oneshot::channel();
         let (started, starting) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let daemon = match Daemon::start(settings, Arc::new(runner)) {
                     Ok(daemon) => daemon,
@@ -56,10 +54,7 @@ impl Server {
             });
         });
         match starting.recv().unwrap() {
-            Ok(()) => Ok(Self {
-                leave: Some(leave),
-                thread: Some(thread),
-            }),
+            Ok(()) => Ok(Self { leave: Some(leave), thread: Some(thread) }),
             Err(error) => {
                 thread.join().unwrap();
                 Err(error)

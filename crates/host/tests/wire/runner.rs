@@ -44,8 +44,7 @@ impl Scripted {
     pub(crate) fn started(&self) -> Vec<(String, u32)> {
         let state = self.lock();
         let runs = state.started.iter();
-        runs.map(|(run, _)| (run.task.to_string(), run.attempt))
-            .collect()
+        runs.map(|(run, _)| (run.task.to_string(), run.attempt)).collect()
     }
 
     pub(crate) fn prompts(&self) -> Vec<String> {
@@ -57,9 +56,7 @@ impl Scripted {
     pub(crate) fn stops(&self) -> Vec<(String, StopReason)> {
         let state = self.lock();
         let stops = state.stops.iter();
-        stops
-            .map(|(run, reason)| (run.task.to_string(), *reason))
-            .collect()
+        stops.map(|(run, reason)| (run.task.to_string(), *reason)).collect()
     }
 
     #[track_caller]
@@ -95,6 +92,11 @@ impl Scripted {
         live.end.take().unwrap().send(end).ok().unwrap();
     }
 
+    /// Drops the way to end the run: the runner panics.
+    pub(crate) fn forget(&self, task: &str) {
+        self.lock().live.remove(task).expect("a live run");
+    }
+
     pub(crate) fn complete(&self, task: &str) {
         self.end(task, end(EndStatus::Completed, None));
     }
@@ -126,13 +128,7 @@ pub(crate) fn end(status: EndStatus, failure: Option<Failure>) -> RunEnd {
     };
     RunEnd {
         status,
-        outcome: Outcome {
-            failure,
-            receipt,
-            text: None,
-            usage: None,
-            cost_micros: None,
-        },
+        outcome: Outcome { failure, receipt, text: None, usage: None, cost_micros: None },
     }
 }
 

@@ -1,0 +1,1 @@
+//! The examples, as a reader of the pages would run them.
