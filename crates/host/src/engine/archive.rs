@@ -89,6 +89,8 @@ impl Archive {
         let opened = {
             let mut places = index.lock();
             let mut visit = |visit: Visit<'_>| match visit {
+                // Where old segments went, the journal keeps a mark of its own; we store none.
+                Visit::Snapshot { payload: [], .. } => Ok(()),
                 Visit::Snapshot { .. } => Err("an archive has no snapshots".to_owned()),
                 Visit::Entry(entry) => {
                     let indexed: Indexed<'_> =
@@ -163,5 +165,79 @@ impl Archive {
         }
         let first = self.journal.segments().first().map_or(0, |segment| segment.first_sequence);
         index.retain(|_, place| place.sequence >= first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
+
+    fn options() -> Options {
+        Options { segment_bytes: 64 * 1024, record_bytes_max: 16 * 1024, ..Options::default() }
+    }
+
+    fn leaving(n: i64, at: i64) -> Leaving {
+        let updated_at = Timestamp::from_micros(at);
+        let time = crate::clock::to_rfc3339(updated_at);
+        let padding = "x".repeat(4_000);
+        let record =
+            format!(r#"{{"task":{{"taskId":"t{n}","updatedAt":"{time}","pad":"{padding}"}}}}"#);
+        Leaving {
+            id: TaskId::new(&format!("t{n}")).unwrap(),
+            updated_at,
+            record: record.into_bytes(),
+        }
+    }
+
+    fn open(dir: &Utf8Path, tasks_max: u64, days_max: u64) -> (Archive, Arc<ArchiveIndex>) {
+        let index = Arc::new(ArchiveIndex::default());
+        let bounds = ArchiveBounds { tasks_max, days_max };
+        (Archive::open(dir, options(), bounds, Arc::clone(&index)).unwrap(), index)
+    }
+
+    fn known(index: &ArchiveIndex, n: i64) -> bool {
+        index.contains(&TaskId::new(&format!("t{n}")).unwrap())
+    }
+
+    #[test]
+    fn r_58_the_archive_remembers_ids_across_starts_and_takes_each_once() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = Utf8Path::from_path(scratch.path()).unwrap().join("archive");
+        let (mut archive, index) = open(&dir, 1_000, 180);
+        archive.write(&[leaving(1, 1), leaving(2, 2)]).unwrap();
+        archive.write(&[leaving(2, 2), leaving(3, 3)]).unwrap();
+        archive.sync(Timestamp::from_micros(4)).unwrap();
+        assert!(known(&index, 3) && !known(&index, 4));
+        drop(archive);
+        let (archive, index) = open(&dir, 1_000, 180);
+        assert_eq!(archive.journal.last_sequence(), 3, "t2 is there once");
+        assert!((1..=3).all(|n| known(&index, n)));
+    }
+
+    #[test]
+    fn the_archive_forgets_the_oldest_by_number_and_by_age_and_opens_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = Utf8Path::from_path(scratch.path()).unwrap().join("archive");
+        let (mut archive, index) = open(&dir, 50, 180);
+        for n in 0..200 {
+            archive.write(&[leaving(n, n)]).unwrap();
+            archive.sync(Timestamp::from_micros(n)).unwrap();
+        }
+        assert!(!known(&index, 0), "far beyond the bound");
+        assert!((150..200).all(|n| known(&index, n)), "what the bound keeps");
+        drop(archive);
+        let (mut archive, index) = open(&dir, 50, 180);
+        assert!(!known(&index, 0) && known(&index, 199));
+        // Half a year later everything old goes; the segment in use stays.
+        let later = 200 * DAY_MICROS;
+        for n in 200..230 {
+            archive.write(&[leaving(n, later)]).unwrap();
+            archive.sync(Timestamp::from_micros(later)).unwrap();
+        }
+        assert!(!known(&index, 150));
+        assert!(known(&index, 229));
     }
 }
