@@ -35,6 +35,7 @@ pub(super) struct Pending {
     frames: Vec<u8>,
     publications: Vec<Publication>,
     later: Vec<Later>,
+    awaited: bool,
     next_sequence: u64,
     frame_bytes_max: usize,
 }
@@ -47,6 +48,7 @@ impl Pending {
             frames: Vec::new(),
             publications: Vec::new(),
             later: Vec::new(),
+            awaited: false,
             next_sequence,
             frame_bytes_max,
         }
@@ -60,6 +62,11 @@ impl Pending {
     /// Whether something has to become durable first.
     pub(super) fn changes_something(&self) -> bool {
         !self.records.is_empty()
+    }
+
+    /// Whether somebody waits for it: a client for an answer, or a run for its start or stop.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaited
     }
 
     /// Whether commands may still join.
@@ -89,10 +96,12 @@ impl Pending {
     }
 
     pub(super) fn later(&mut self, effect: Effect) {
+        self.awaited |= !matches!(effect, Effect::DropInput { .. });
         self.later.push(Later::Effect(effect));
     }
 
     pub(super) fn list(&mut self, reply: Reply) {
+        self.awaited = true;
         self.later.push(Later::List(reply));
     }
 

@@ -58,6 +58,10 @@ const SHORT_TAIL_BYTES: usize = 8 * 1024;
 /// Room that one admission must find beyond the reserves.
 const ADMISSION_BYTES: u64 = 64 * 1024;
 
+/// How long changes that nobody waits for, such as ends, wait for company: the flush they share with the
+/// next command is one flush less. Nothing is started later for it.
+const LINGER: Duration = Duration::from_millis(1);
+
 /// How long a shutdown waits for runs to end.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(8);
 
@@ -105,6 +109,8 @@ pub(crate) struct Engine {
     events: mpsc::Receiver<RunnerEvent>,
     shutdown: oneshot::Receiver<()>,
     stopping_until: Option<Instant>,
+    /// Until when the pending batch waits for company.
+    linger_until: Option<Instant>,
 }
 
 impl Engine {
@@ -144,6 +150,7 @@ impl Engine {
             events,
             shutdown,
             stopping_until: None,
+            linger_until: None,
         };
         let handle = EngineHandle::new(command_sender, feed, shutdown_sender);
         Ok((engine, handle))
@@ -184,7 +191,7 @@ impl Engine {
     fn next_deadline(&self) -> Option<Instant> {
         let machine =
             self.state.next_deadline().map(|due| Instant::now() + due.since(self.clock.now().boot));
-        [machine, self.stopping_until].into_iter().flatten().min()
+        [machine, self.stopping_until, self.linger_until].into_iter().flatten().min()
     }
 
     fn begin_shutdown(&mut self) {
@@ -283,6 +290,9 @@ impl Engine {
             // its bound.
             self.write_snapshot();
         } else if self.pending.changes_something() {
+            if self.lingers() {
+                return;
+            }
             self.in_flight_bytes = self.pending.bytes();
             let mut batch = self.pending.take();
             self.store.append(batch.take_records());
@@ -298,6 +308,19 @@ impl Engine {
             }
             self.ask_for_room();
         }
+    }
+
+    /// Whether the pending batch is to wait a moment longer.
+    fn lingers(&mut self) -> bool {
+        let awaited = self.pending.is_awaited() || !self.pending.takes_more();
+        if !awaited && self.stopping_until.is_none() {
+            let until = *self.linger_until.get_or_insert_with(|| Instant::now() + LINGER);
+            if Instant::now() < until {
+                return true;
+            }
+        }
+        self.linger_until = None;
+        false
     }
 
     fn write_snapshot(&mut self) {
@@ -407,6 +430,7 @@ impl Engine {
     }
 
     fn drop_pending(&mut self) {
+        self.linger_until = None;
         let error = self.failed.clone().unwrap_or_default();
         let batch = self.pending.take();
         for request in batch.requests() {
