@@ -141,3 +141,38 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Fields;
+
+    /// The daemon reads nothing for long: what waits for it stays small, and it gets the newest end.
+    #[test]
+    fn r_77_a_daemon_that_does_not_read_costs_no_memory_and_gets_the_newest() {
+        const ENDS: u64 = 200_000;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let mut link = Link::new(ours);
+        for end in 1..=ENDS {
+            link.end_reported_at = None;
+            link.report_end(end);
+            assert!(link.output.len() < 1_024, "{} bytes wait", link.output.len());
+        }
+        let (mut received, mut newest) = (Vec::new(), 0);
+        let mut buffer = [0; 4096];
+        let began = Instant::now();
+        while newest < ENDS && began.elapsed() < Duration::from_secs(10) {
+            link.turn();
+            let len = theirs.read(&mut buffer).unwrap_or(0);
+            received.extend_from_slice(&buffer[..len]);
+            while let Some((_, body, used)) = protocol::split(&received).unwrap() {
+                let (_, end) = Fields::new(body).next().unwrap().unwrap();
+                newest = protocol::number(end).unwrap();
+                received.drain(..used);
+            }
+        }
+        assert_eq!(newest, ENDS);
+    }
+}
