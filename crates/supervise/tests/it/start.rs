@@ -240,6 +240,7 @@ fn a_shim_refuses_a_version_it_does_not_speak() {
             command.arg("__shim").stdin(std::os::fd::OwnedFd::from(theirs)).spawn().unwrap();
         // It holds the other end, and the end of the answer would never come.
         drop(command);
+        ours.set_read_timeout(Some(DEADLINE)).unwrap();
         ours.write_all(bytes).unwrap();
         let mut answer = Vec::new();
         ours.read_to_end(&mut answer).unwrap();
