@@ -85,17 +85,32 @@ async fn start(context: &Context) -> Result<(Client, Updates), Failure> {
 }
 
 fn not_started(context: &Context, log: &camino::Utf8Path, error: ClientError) -> Failure {
-    let last = std::fs::read_to_string(log).unwrap_or_default();
-    let reason = last.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned);
-    let mut failure = Failure::new(
+    let said = std::fs::read_to_string(log).unwrap_or_default();
+    let failure = Failure::new(
         Code::Unreachable,
         format!("no daemon could be started for {}", context.paths.runtime_dir),
     );
-    failure = match reason {
+    let (reason, hint) = last_error(&said);
+    let failure = match reason {
         Some(reason) => failure.because(reason),
         None => failure.because(error),
     };
-    failure.hint(format!("see {log}, or run `ostler daemon` in the foreground"))
+    failure.hint(match hint {
+        Some(hint) => format!("{hint} (the daemon's log is {log})"),
+        None => format!("see {log}, or run `ostler daemon` in the foreground"),
+    })
+}
+
+/// The causes and the hint of the last error in a daemon's log, else its last line.
+fn last_error(log: &str) -> (Option<String>, Option<&str>) {
+    let Some((_, error)) = log.rsplit_once("error: ") else {
+        return (log.lines().rfind(|line| !line.trim().is_empty()).map(str::to_owned), None);
+    };
+    let causes: Vec<_> =
+        error.lines().filter_map(|line| line.trim_start().strip_prefix("caused by: ")).collect();
+    let heading = error.lines().next().unwrap_or_default().to_owned();
+    let reason = if causes.is_empty() { heading } else { causes.join(": ") };
+    (Some(reason), error.lines().find_map(|line| line.strip_prefix("hint: ")))
 }
 
 fn log_file(context: &Context) -> Result<camino::Utf8PathBuf, Failure> {
@@ -114,7 +129,9 @@ fn spawn(context: &Context, log: &camino::Utf8Path) -> Result<std::process::Chil
         Failure::new(Code::Unreachable, "the daemon could not be started").because(error)
     };
     let program = std::env::current_exe().map_err(failure)?;
-    // A fresh start has a fresh log; what it says of a failed start is read back from here.
+    // A fresh start has a fresh log, and the one before is kept; what it says of a failed start is read
+    // back from here.
+    let _ = std::fs::rename(log, log.with_extension("log.old"));
     let errors = File::options()
         .write(true)
         .create(true)
@@ -151,5 +168,19 @@ pub(crate) fn failure(error: ClientError) -> Failure {
                     "look at `ostler task list` before you repeat a command: it may have been done",
                 )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_error_of_a_log_is_told_with_its_causes_and_its_hint() {
+        let log = "2026 INFO serving\nerror: the daemon cannot start\n  caused by: a\n  caused by: b\nhint: c\n";
+        assert_eq!(last_error(log), (Some("a: b".to_owned()), Some("c")));
+        assert_eq!(last_error("error: alone\n"), (Some("alone".to_owned()), None));
+        assert_eq!(last_error("one\ntwo\n\n"), (Some("two".to_owned()), None));
+        assert_eq!(last_error(""), (None, None));
     }
 }

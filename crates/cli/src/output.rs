@@ -129,7 +129,9 @@ pub(crate) fn summary(task: &Task) -> String {
         {
             parts.push(duration(seconds));
         }
-        if let Some(git) = &receipt.git
+        // A tree that was dirty before is not this run's doing.
+        let is_effect = receipt.verdict != ostler_proto::framed::Verdict::SucceededNoVisibleEffect;
+        if let Some(git) = receipt.git.as_ref().filter(|_| is_effect)
             && (git.changed_files > 0 || git.head_before != git.head_after)
         {
             let files = if git.changed_files == 1 { "file" } else { "files" };

@@ -88,7 +88,7 @@ section! {
         /// Their bytes.
         events_bytes_max = 16 * MIB, MIB..=4 * GIB;
         /// Size of a segment file.
-        segment_bytes = 8 * MIB, 8 * MIB..=GIB;
+        segment_bytes = 8 * MIB, 8 * MIB..=64 * MIB;
         /// The largest snapshot.
         snapshot_bytes_max = 64 * MIB, MIB..=4 * GIB;
     }

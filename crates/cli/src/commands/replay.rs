@@ -76,6 +76,7 @@ pub(crate) fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
         agent: run.record.agent,
         status: match conclusion.status {
             Status::Completed => "completed",
+            Status::Failed if exit.is_none_or(|exit| exit.daemon_gone) => "interrupted",
             Status::Failed => "failed",
         },
         statement: conclusion.statement,
