@@ -173,7 +173,7 @@ fn r_78_a_silent_failure_has_the_reason_as_its_only_line() {
 const PROMPT: &str = "Rewrite the \"billing\" module\nand never mention it — ünïcode";
 
 fn contains(haystack: &[u8], needle: &str) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
+    memchr::memmem::find(haystack, needle.as_bytes()).is_some()
 }
 
 /// while it runs, when it has failed, retried, completed, after restarts; as it is, as JSON, and as
@@ -210,7 +210,7 @@ fn r_81_the_prompt_is_in_no_file_and_no_message() {
         // Neither whole nor in the part that needs no escaping.
         for (place, bytes) in &places {
             for needle in ["never mention it", "Rewrite the "] {
-                let at = bytes.windows(needle.len()).position(|it| it == needle.as_bytes());
+                let at = memchr::memmem::find(bytes, needle.as_bytes());
                 let around =
                     at.map(|at| String::from_utf8_lossy(&bytes[at.saturating_sub(200)..at + 100]));
                 assert_eq!(around, None, "the prompt is in {place}");
