@@ -13,7 +13,11 @@
     reason = "helpers of tests"
 )]
 
+mod agent_cli;
+mod claude;
 mod crash;
+mod help;
 mod rig;
 mod run;
+mod storage;
 mod tree;
