@@ -58,10 +58,6 @@ impl Agent for AgentCli {
         ]
     }
 
-    fn counts_cost(&self) -> bool {
-        false
-    }
-
     fn version_args(&self) -> Option<&'static [&'static str]> {
         None
     }
@@ -83,7 +79,6 @@ impl Agent for AgentCli {
             public_args,
             stdin: LaunchStdin::Null,
             env_set: Vec::new(),
-            env_remove: Vec::new(),
             stop: vec![StopStep { signal: SIGTERM, grace_ms: TERM_GRACE_MS }],
             stream_bytes_max: Some(STREAM_BYTES_MAX),
             silence: None,

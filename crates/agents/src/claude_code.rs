@@ -93,10 +93,6 @@ impl Agent for ClaudeCode {
         ]
     }
 
-    fn counts_cost(&self) -> bool {
-        true
-    }
-
     fn version_args(&self) -> Option<&'static [&'static str]> {
         Some(&["--version"])
     }
@@ -114,7 +110,6 @@ impl Agent for ClaudeCode {
             public_args,
             stdin: LaunchStdin::Prompt(request.prompt.as_bytes().to_vec()),
             env_set,
-            env_remove: Vec::new(),
             stop: stop_plan(),
             stream_bytes_max: None,
             silence: Some(SILENCE_MAX),

@@ -39,10 +39,6 @@ impl Agent for Command {
         &[]
     }
 
-    fn counts_cost(&self) -> bool {
-        false
-    }
-
     fn version_args(&self) -> Option<&'static [&'static str]> {
         None
     }
@@ -61,7 +57,6 @@ impl Agent for Command {
                 LaunchStdin::Prompt(request.prompt.as_bytes().to_vec())
             },
             env_set: Vec::new(),
-            env_remove: Vec::new(),
             stop: vec![StopStep { signal: SIGTERM, grace_ms: TERM_GRACE_MS }],
             stream_bytes_max: None,
             silence: None,

@@ -33,11 +33,6 @@ impl BootTime {
         Self(since_boot)
     }
 
-    /// The time since the machine started.
-    pub const fn as_duration(self) -> Duration {
-        self.0
-    }
-
     /// This instant moved forward; the far future when it does not fit.
     pub fn after(self, wait: Duration) -> Self {
         Self(self.0.saturating_add(wait))

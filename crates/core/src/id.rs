@@ -97,14 +97,7 @@ mod tests {
 
     #[test]
     fn r_52_ids_have_1_to_256_characters_without_controls() {
-        assert_eq!(
-            TaskId::new(&"é".repeat(256))
-                .unwrap()
-                .as_str()
-                .chars()
-                .count(),
-            256
-        );
+        assert_eq!(TaskId::new(&"é".repeat(256)).unwrap().as_str().chars().count(), 256);
         assert_eq!(TaskId::new(&"é".repeat(257)), Err(IdError::TooLong));
         assert_eq!(TaskId::new(" \t "), Err(IdError::Empty));
         assert_eq!(TaskId::new("a\u{0}b"), Err(IdError::ControlCharacter));

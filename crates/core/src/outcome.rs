@@ -125,11 +125,7 @@ pub struct Failure {
 impl Failure {
     /// A failure without a time to retry at.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
-        Self {
-            class,
-            message: message.into(),
-            retry_at: None,
-        }
+        Self { class, message: message.into(), retry_at: None }
     }
 }
 

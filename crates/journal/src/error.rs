@@ -164,6 +164,14 @@ pub enum Full {
         /// What the system said.
         source: io::Error,
     },
+    /// The disk takes no other segment, for a reason that is not space.
+    #[error("a journal segment of {bytes} bytes cannot be made")]
+    Refused {
+        /// The size asked for.
+        bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
     /// All segments together would pass their bound.
     #[error("the journal has reached its bound of {bytes_max} bytes")]
     Bound {

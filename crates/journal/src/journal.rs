@@ -330,7 +330,12 @@ impl<D: Disk> Journal<D> {
             Err(source) => {
                 // When this fails too, the next try or start removes it.
                 let _left = self.disk.remove(SEGMENT_TEMP);
-                return Err(Full::Disk { bytes, source }.into());
+                return Err(match source.kind() {
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                        Full::Disk { bytes, source }.into()
+                    }
+                    _ => Full::Refused { bytes, source }.into(),
+                });
             }
         };
         if let Err(source) = self.disk.sync_dir() {

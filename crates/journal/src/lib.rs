@@ -31,6 +31,7 @@
 
 mod disk;
 mod error;
+#[doc(hidden)]
 pub mod fake;
 mod format;
 #[doc(hidden)]

@@ -29,11 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     let mut sent = Vec::new();
     encode_into(&mut sent, &ClientMessage::Hello(hello), FRAME_BYTES_MAX)?;
-    encode_into(
-        &mut sent,
-        &ClientMessage::command("submit-1", &submit)?,
-        FRAME_BYTES_MAX,
-    )?;
+    encode_into(&mut sent, &ClientMessage::command("submit-1", &submit)?, FRAME_BYTES_MAX)?;
 
     // A daemon: read the frames, judge the command.
     let mut stream = sent.as_slice();
@@ -56,12 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut assembler = Assembler::default();
     while let Some(body) = read_frame(&mut stream, FRAME_BYTES_MIN)? {
         let message = ServerMessage::parse(&body)?;
-        let ServerMessage::EventChunk {
-            sequence,
-            chunk_index,
-            chunk_count,
-            event_data,
-        } = message
+        let ServerMessage::EventChunk { sequence, chunk_index, chunk_count, event_data } = message
         else {
             continue;
         };
@@ -71,11 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if let Some(document) = joined {
             let event = Event::parse(&document)?;
             let bytes = event.payload.get().len();
-            writeln!(
-                out,
-                "{} {}: {bytes} bytes",
-                event.event_type, event.sequence_number
-            )?;
+            writeln!(out, "{} {}: {bytes} bytes", event.event_type, event.sequence_number)?;
         }
     }
     Ok(())

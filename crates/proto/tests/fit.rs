@@ -58,11 +58,7 @@ fn bytes(value: &impl serde::Serialize) -> usize {
 }
 
 fn whole(tasks: &[Task]) -> ListResult {
-    ListResult {
-        version: 1,
-        tasks: tasks.to_vec(),
-        truncated: false,
-    }
+    ListResult { version: 1, tasks: tasks.to_vec(), truncated: false }
 }
 
 fn lines(count: usize, bytes: usize) -> Vec<String> {
@@ -71,9 +67,7 @@ fn lines(count: usize, bytes: usize) -> Vec<String> {
 
 #[test]
 fn r_47_a_list_that_fits_is_whole() {
-    let tasks: Vec<_> = (0..3)
-        .map(|id| task(id, TaskStatus::Running, lines(4, 9)))
-        .collect();
+    let tasks: Vec<_> = (0..3).map(|id| task(id, TaskStatus::Running, lines(4, 9))).collect();
     let list = whole(&tasks);
     assert_eq!(fit_list(tasks, bytes(&list)), list);
 }
@@ -81,9 +75,8 @@ fn r_47_a_list_that_fits_is_whole() {
 #[test]
 fn r_47_tails_are_cut_evenly_oldest_lines_first() {
     let tails = [100, 3, 50, 0];
-    let tasks: Vec<_> = (0..4)
-        .map(|id| task(id, TaskStatus::Running, lines(tails[id], 8)))
-        .collect();
+    let tasks: Vec<_> =
+        (0..4).map(|id| task(id, TaskStatus::Running, lines(tails[id], 8))).collect();
     let list = fit_list(tasks.clone(), bytes(&whole(&tasks)) - 900);
     let left: Vec<_> = list.tasks.iter().map(|task| task.log_tail.len()).collect();
     assert_eq!(left, [34, 3, 34, 0], "82 lines of 11 bytes go");
@@ -139,10 +132,7 @@ fn r_23_a_task_result_fits_with_a_tail_of_escapes_and_a_long_text() {
     assert!(result.task.receipt.as_ref().unwrap().text.is_some());
     let mut out = Vec::new();
     encode_result(&mut out, "submit-1", Ok(&result), FRAME_BYTES_MAX).unwrap();
-    let long = with_text(
-        task(1, TaskStatus::Failed, tail),
-        &"x".repeat(FRAME_BYTES_MAX),
-    );
+    let long = with_text(task(1, TaskStatus::Failed, tail), &"x".repeat(FRAME_BYTES_MAX));
     let result = fit_task(TaskState::Queued, long, max);
     assert!(result.task.log_tail.is_empty() && bytes(&result) <= max);
 }
@@ -163,17 +153,12 @@ fn r_23_the_room_for_a_result_is_exact_whatever_the_id() {
 /// A large list is cut in a moment: a bound against quadratic work, not a benchmark.
 #[test]
 fn r_47_a_thousand_tails_are_cut_in_a_moment() {
-    let tasks: Vec<_> = (0..1000)
-        .map(|id| task(id, TaskStatus::Completed, lines(50, 100)))
-        .collect();
+    let tasks: Vec<_> =
+        (0..1000).map(|id| task(id, TaskStatus::Completed, lines(50, 100))).collect();
     let max = result_bytes_max("list-1", FRAME_BYTES_MAX);
     let start = Instant::now();
     let list = fit_list(tasks, max);
-    assert!(
-        start.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(list.tasks.len(), 1000);
     assert!(bytes(&list) <= max && bytes(&list) > max - 1000 * 103);
 }

@@ -1,10 +1,5 @@
 //! Frames and chunks at and around their bounds.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 use std::io::{self, Read};
 
@@ -43,21 +38,12 @@ fn receive_event(out: &[u8], max: usize) -> (Event, usize) {
         assert!(found.is_none(), "nothing follows the event");
         found = match ServerMessage::parse(body).unwrap() {
             ServerMessage::Event { event } => Some(event),
-            ServerMessage::EventChunk {
-                sequence,
-                chunk_index,
-                chunk_count,
-                event_data,
-            } => assembler
-                .push(
-                    ChunkKind::Event,
-                    sequence,
-                    chunk_index,
-                    chunk_count,
-                    &event_data,
-                )
-                .unwrap()
-                .map(|document| Event::parse(&document).unwrap()),
+            ServerMessage::EventChunk { sequence, chunk_index, chunk_count, event_data } => {
+                assembler
+                    .push(ChunkKind::Event, sequence, chunk_index, chunk_count, &event_data)
+                    .unwrap()
+                    .map(|document| Event::parse(&document).unwrap())
+            }
             other => panic!("{other:?}"),
         };
     }
@@ -68,10 +54,7 @@ fn receive_event(out: &[u8], max: usize) -> (Event, usize) {
 fn r_20_the_length_counts_bytes_not_characters() {
     let mut frame = Vec::new();
     encode_into(&mut frame, &"é😀", FRAME_BYTES_MAX).unwrap();
-    assert_eq!(
-        frame,
-        [b"\0\0\0\x08\"".as_slice(), "é😀".as_bytes(), b"\""].concat()
-    );
+    assert_eq!(frame, [b"\0\0\0\x08\"".as_slice(), "é😀".as_bytes(), b"\""].concat());
 }
 
 #[test]
@@ -79,30 +62,19 @@ fn r_21_a_frame_of_exactly_the_maximum_is_read() {
     let body = vec![b' '; FRAME_BYTES_MAX];
     let frame = encode(&body, FRAME_BYTES_MAX).unwrap();
     assert_eq!(&frame[..4], b"\x00\x10\x00\x00");
-    assert_eq!(
-        read_frame(&mut frame.as_slice(), FRAME_BYTES_MAX)
-            .unwrap()
-            .unwrap(),
-        body
-    );
+    assert_eq!(read_frame(&mut frame.as_slice(), FRAME_BYTES_MAX).unwrap().unwrap(), body);
 }
 
 #[test]
 fn r_22_lengths_0_and_above_the_maximum_are_refused_before_the_body() {
     assert_eq!(frame_len([0; 4], FRAME_BYTES_MAX), Err(FrameError::Empty));
-    let too_large = FrameError::TooLarge {
-        bytes: 1_048_577,
-        max: FRAME_BYTES_MAX,
-    };
+    let too_large = FrameError::TooLarge { bytes: 1_048_577, max: FRAME_BYTES_MAX };
     assert_eq!(frame_len([0, 16, 0, 1], FRAME_BYTES_MAX), Err(too_large));
     assert!(frame_len([255; 4], FRAME_BYTES_MAX).is_err());
     for header in [[0, 0, 0, 0], [0, 16, 0, 1], [255; 4]] {
         let mut stream = [&header[..], b"body"].concat();
         let mut rest = stream.as_slice();
-        assert!(matches!(
-            read_frame(&mut rest, FRAME_BYTES_MAX),
-            Err(ReadError::Frame(_))
-        ));
+        assert!(matches!(read_frame(&mut rest, FRAME_BYTES_MAX), Err(ReadError::Frame(_))));
         assert_eq!(rest, b"body", "nothing of the body was taken");
         stream.clear();
     }
@@ -125,11 +97,7 @@ fn r_23_nothing_empty_or_too_large_is_written() {
 #[test]
 fn a_stream_that_ends_between_frames_ended_and_inside_one_broke() {
     let frame = encode(b"{}", FRAME_BYTES_MAX).unwrap();
-    assert!(
-        read_frame(&mut io::empty(), FRAME_BYTES_MAX)
-            .unwrap()
-            .is_none()
-    );
+    assert!(read_frame(&mut io::empty(), FRAME_BYTES_MAX).unwrap().is_none());
     for cut in 1..frame.len() {
         let read = read_frame(&mut &frame[..cut], FRAME_BYTES_MAX);
         assert!(matches!(read, Err(ReadError::Truncated)), "cut at {cut}");
@@ -162,25 +130,11 @@ fn r_31_chunk_frames_fit_with_the_longest_numbers() {
     let mut out = Vec::new();
     let count = chunk_count(document.len(), FRAME_BYTES_MIN);
     for index in 0..count {
-        encode_chunk(
-            &mut out,
-            ChunkKind::Snapshot,
-            u64::MAX,
-            &document,
-            index,
-            FRAME_BYTES_MIN,
-        )
-        .unwrap();
+        encode_chunk(&mut out, ChunkKind::Snapshot, u64::MAX, &document, index, FRAME_BYTES_MIN)
+            .unwrap();
     }
     assert_eq!(bodies(&out, FRAME_BYTES_MIN).len(), count);
-    let past = encode_chunk(
-        &mut out,
-        ChunkKind::Snapshot,
-        1,
-        &document,
-        count,
-        FRAME_BYTES_MIN,
-    );
+    let past = encode_chunk(&mut out, ChunkKind::Snapshot, 1, &document, count, FRAME_BYTES_MIN);
     assert_eq!(past, Err(FrameError::Empty));
 }
 
@@ -229,15 +183,8 @@ fn the_assembler_is_bounded() {
     let mut push = |data: &str, index| assembler.push(ChunkKind::Event, 1, index, 9, data);
     assert_eq!(push("QUJDRA==", 0), Ok(None), "four bytes");
     assert_eq!(push("QQ==", 1), Err(AssembleError::TooLarge { max: 4 }));
-    assert_eq!(
-        push("QUJDREU=", 0),
-        Err(AssembleError::TooLarge { max: 4 }),
-        "five bytes"
-    );
-    assert_eq!(
-        push(&"*".repeat(4096), 0),
-        Err(AssembleError::TooLarge { max: 4 })
-    );
+    assert_eq!(push("QUJDREU=", 0), Err(AssembleError::TooLarge { max: 4 }), "five bytes");
+    assert_eq!(push(&"*".repeat(4096), 0), Err(AssembleError::TooLarge { max: 4 }));
     for data in ["Q", "QUJ", "Q*JD", "QUJD\n", "ü"] {
         assert_eq!(push(data, 0), Err(AssembleError::NotBase64), "{data:?}");
     }

@@ -1,10 +1,5 @@
 //! The gate at its bounds, and the parser against mutated input.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 use ostler_proto::framed::{
     ClientMessage, Command, Decision, MessageError, Permissions, RawCommand, Submit, fuzzing,
@@ -14,9 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 fn parse_text(text: &str) -> Result<Command, String> {
-    Command::parse(&RawCommand::from_raw(
-        RawValue::from_string(text.to_owned()).unwrap(),
-    ))
+    Command::parse(&RawCommand::from_raw(RawValue::from_string(text.to_owned()).unwrap()))
 }
 
 fn parse(command: &Value) -> Result<Command, String> {
@@ -43,10 +36,7 @@ fn bound(max: usize, error: &str, command: impl Fn(&str) -> Value) {
         let most = letter.repeat(max);
         parse(&command(&most)).unwrap();
         parse(&command(&format!(" \t{most}\u{2003}\n"))).unwrap();
-        assert_eq!(
-            parse(&command(&format!("{most}{letter}"))),
-            Err(error.into())
-        );
+        assert_eq!(parse(&command(&format!("{most}{letter}"))), Err(error.into()));
     }
 }
 
@@ -59,9 +49,7 @@ fn r_52_ids_have_256_characters() {
         command
     };
     for kind in ["submit", "cancel", "retry", "approval"] {
-        bound(256, "task_id is longer than 256 characters", |id| {
-            command(kind, "task_id", id)
-        });
+        bound(256, "task_id is longer than 256 characters", |id| command(kind, "task_id", id));
     }
     bound(256, "session_id is longer than 256 characters", |id| {
         command("submit", "session_id", id)
@@ -73,56 +61,37 @@ fn r_52_ids_have_256_characters() {
 
 #[test]
 fn r_53_a_prompt_has_8192_characters_or_512_kib_with_an_agent() {
-    bound(8192, "prompt is longer than 8192 characters", |text| {
-        submit_with("prompt", json!(text))
-    });
+    bound(8192, "prompt is longer than 8192 characters", |text| submit_with("prompt", json!(text)));
     let with_agent = |bytes: usize| {
         let mut command = submit_with("prompt", json!("x".repeat(bytes)));
         command["agent"] = json!("claude_code");
         parse(&command)
     };
     with_agent(512 * 1024).unwrap();
-    assert_eq!(
-        with_agent(512 * 1024 + 1),
-        Err("prompt is longer than 524288 bytes".into())
-    );
+    assert_eq!(with_agent(512 * 1024 + 1), Err("prompt is longer than 524288 bytes".into()));
 }
 
 #[test]
 fn r_54_the_other_texts_have_their_bounds() {
-    bound(4096, "cwd is longer than 4096 characters", |text| {
-        submit_with("cwd", json!(text))
-    });
-    bound(64, "effort is longer than 64 characters", |text| {
-        submit_with("effort", json!(text))
-    });
-    bound(64, "agent is longer than 64 characters", |text| {
-        submit_with("agent", json!(text))
-    });
+    bound(4096, "cwd is longer than 4096 characters", |text| submit_with("cwd", json!(text)));
+    bound(64, "effort is longer than 64 characters", |text| submit_with("effort", json!(text)));
+    bound(64, "agent is longer than 64 characters", |text| submit_with("agent", json!(text)));
     let pair = |provider: &str, model: &str| {
         let mut command = submit_with("provider", json!(provider));
         command["model"] = json!(model);
         command
     };
-    bound(128, "provider is longer than 128 characters", |text| {
-        pair(text, "m")
-    });
-    bound(256, "model is longer than 256 characters", |text| {
-        pair("p", text)
-    });
+    bound(128, "provider is longer than 128 characters", |text| pair(text, "m"));
+    bound(256, "model is longer than 256 characters", |text| pair("p", text));
 }
 
 #[test]
 fn r_55_r_56_r_57_combinations_that_pass() {
-    let both = submit(
-        &json!({"version": 1, "type": "submit", "task_id": " t ", "prompt": "\n p q ",
-        "cwd": " /a b ", "provider": "p", "model": "m", "session_id": "s", "worktree": false}),
-    );
+    let both =
+        submit(&json!({"version": 1, "type": "submit", "task_id": " t ", "prompt": "\n p q ",
+        "cwd": " /a b ", "provider": "p", "model": "m", "session_id": "s", "worktree": false}));
     assert_eq!((both.task_id.as_str(), both.prompt.as_str()), ("t", "p q"));
-    assert_eq!(
-        (both.cwd.as_str(), both.session_id.as_deref()),
-        ("/a b", Some("s"))
-    );
+    assert_eq!((both.cwd.as_str(), both.session_id.as_deref()), ("/a b", Some("s")));
     let fresh = submit(&submit_with("worktree", json!(true)));
     assert!(fresh.worktree && fresh.session_id.is_none());
     for field in [
@@ -138,10 +107,7 @@ fn r_55_r_56_r_57_combinations_that_pass() {
         "budget_micros",
         "permissions",
     ] {
-        assert_eq!(
-            submit(&submit_with(field, Value::Null)),
-            submit(&submit_with("x", json!(1)))
-        );
+        assert_eq!(submit(&submit_with(field, Value::Null)), submit(&submit_with("x", json!(1))));
     }
 }
 
@@ -155,14 +121,7 @@ fn r_66_the_three_spellings_of_a_decision() {
         let command = json!({"version": 1, "type": "approval", "task_id": "t", "approval_id": "a",
             "decision": text});
         let (task_id, approval_id) = ("t".into(), "a".into());
-        assert_eq!(
-            parse(&command),
-            Ok(Command::Approval {
-                task_id,
-                approval_id,
-                decision
-            })
-        );
+        assert_eq!(parse(&command), Ok(Command::Approval { task_id, approval_id, decision }));
     }
 }
 
@@ -186,20 +145,14 @@ fn limits_and_our_own_fields() {
     );
     let env = |bytes: usize| parse(&submit_with("env", json!({"N": "x".repeat(bytes - 3)})));
     env(512 * 1024).unwrap();
-    assert_eq!(
-        env(512 * 1024 + 1),
-        Err("env is longer than 524288 bytes".into())
-    );
+    assert_eq!(env(512 * 1024 + 1), Err("env is longer than 524288 bytes".into()));
     let argv = |bytes: usize| {
         let mut command = submit_with("argv", json!(["x", "y".repeat(bytes - 3)]));
         command["agent"] = json!("command");
         parse(&command)
     };
     argv(256 * 1024).unwrap();
-    assert_eq!(
-        argv(256 * 1024 + 1),
-        Err("argv is longer than 262144 bytes".into())
-    );
+    assert_eq!(argv(256 * 1024 + 1), Err("argv is longer than 262144 bytes".into()));
 }
 
 #[test]
@@ -219,21 +172,12 @@ fn depth_in_a_command_is_answered_and_in_the_frame_ends_it() {
     let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
     let command = |depth: usize| format!(r#"{{"version":1,"type":"list","x":{}}}"#, nested(depth));
     assert_eq!(parse_text(&command(127)), Ok(Command::List));
-    assert_eq!(
-        parse_text(&command(128)),
-        Err("command is nested too deeply".into())
-    );
-    let framed = format!(
-        r#"{{"type":"command","id":"a","command":{}}}"#,
-        command(100_000)
-    );
+    assert_eq!(parse_text(&command(128)), Err("command is nested too deeply".into()));
+    let framed = format!(r#"{{"type":"command","id":"a","command":{}}}"#, command(100_000));
     let Ok(ClientMessage::Command { command, .. }) = ClientMessage::parse(framed.as_bytes()) else {
         panic!("the frame is good");
     };
-    assert_eq!(
-        Command::parse(&command),
-        Err("command is nested too deeply".into())
-    );
+    assert_eq!(Command::parse(&command), Err("command is nested too deeply".into()));
     let frame = |depth: usize| format!(r#"{{"type":"ack","sequence":1,"x":{}}}"#, nested(depth));
     assert!(ClientMessage::parse(frame(127).as_bytes()).is_ok());
     for depth in [128, 500_000] {
@@ -266,10 +210,7 @@ fn r_29_text_that_is_not_json_or_not_utf8() {
     ] {
         let error = ClientMessage::parse(body);
         let text = String::from_utf8_lossy(body);
-        assert!(
-            matches!(error, Err(MessageError::Malformed(_))),
-            "{text}: {error:?}"
-        );
+        assert!(matches!(error, Err(MessageError::Malformed(_))), "{text}: {error:?}");
     }
 }
 
@@ -291,17 +232,11 @@ fn unknown_fields_white_space_and_escapes_are_no_fault() {
 #[test]
 fn an_id_that_could_fill_the_answer_ends_the_connection() {
     let body = |bytes: usize| {
-        format!(
-            r#"{{"type":"command","id":"{}","command":{{}}}}"#,
-            "x".repeat(bytes)
-        )
+        format!(r#"{{"type":"command","id":"{}","command":{{}}}}"#, "x".repeat(bytes))
     };
     assert!(ClientMessage::parse(body(4096).as_bytes()).is_ok());
     let error = ClientMessage::parse(body(4097).as_bytes());
-    assert!(
-        matches!(error, Err(MessageError::TooLong("id"))),
-        "{error:?}"
-    );
+    assert!(matches!(error, Err(MessageError::TooLong("id"))), "{error:?}");
 }
 
 #[test]
@@ -313,18 +248,13 @@ fn debug_shows_no_input() {
     let framed = json!({"type": "command", "id": "a", "command": command}).to_string();
     let message = ClientMessage::parse(framed.as_bytes()).unwrap();
     let shown = format!("{message:?} {:?}", submit(&command));
-    assert!(
-        shown.contains("NAME") && !shown.contains("SECRET"),
-        "{shown}"
-    );
+    assert!(shown.contains("NAME") && !shown.contains("SECRET"), "{shown}");
 }
 
 fn golden_texts() -> Vec<Vec<u8>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
     let files = std::fs::read_dir(folder).unwrap();
-    files
-        .map(|file| std::fs::read(file.unwrap().path()).unwrap())
-        .collect()
+    files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect()
 }
 
 fn fuzz_all(bytes: &[u8]) {
@@ -420,17 +350,12 @@ fn json_tree() -> impl Strategy<Value = (String, bool)> {
         prop_oneof![
             prop::collection::vec(inner, 0..4).prop_map(|items| {
                 let texts: Vec<_> = items.iter().map(|item| item.0.as_str()).collect();
-                (
-                    format!("[ {} ]", texts.join(" , ")),
-                    items.iter().any(|item| item.1),
-                )
+                (format!("[ {} ]", texts.join(" , ")), items.iter().any(|item| item.1))
             }),
             members.prop_map(|members| {
                 let names: std::collections::BTreeSet<_> = members.iter().map(|m| m.0.0).collect();
-                let texts: Vec<_> = members
-                    .iter()
-                    .map(|((_, key), (text, _))| format!("{key} : {text}"))
-                    .collect();
+                let texts: Vec<_> =
+                    members.iter().map(|((_, key), (text, _))| format!("{key} : {text}")).collect();
                 let twice = names.len() < members.len() || members.iter().any(|m| m.1.1);
                 (format!("{{ {} }}", texts.join(",")), twice)
             }),

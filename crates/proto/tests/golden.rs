@@ -1,12 +1,7 @@
 //! Every message, command, result and document against its golden file, in both directions.
 //!
 //! The files are the wire itself, one line each, written from the specification before the code.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "a test"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,11 +101,7 @@ fn completed() -> Task {
                 deletions: 3,
             }),
             denials: vec!["WebFetch".into()],
-            killed: vec![Killed {
-                pid: 4711,
-                argv0: "sleep".into(),
-                after: "term".into(),
-            }],
+            killed: vec![Killed { pid: 4711, argv0: "sleep".into(), after: "term".into() }],
             output_bytes: 1024,
             verdict: Verdict::SucceededWithWarnings,
             usage: Some(Usage {
@@ -119,10 +110,7 @@ fn completed() -> Task {
                 output_tokens: Some(30),
                 ..Usage::default()
             }),
-            cost_micros: Some(CostMicros {
-                amount: 1200,
-                estimated: false,
-            }),
+            cost_micros: Some(CostMicros { amount: 1200, estimated: false }),
             text: Some("All done.".into()),
             ..receipt("claude_code")
         }),
@@ -152,25 +140,15 @@ fn failed() -> Task {
 }
 
 fn client_messages() -> BTreeMap<&'static str, ClientMessage> {
-    let hello = Hello {
-        client_id: "documentation-client".into(),
-        versions: vec![3],
-        resume_after: None,
-    };
-    let resume = Hello {
-        versions: vec![2, 3],
-        resume_after: Some(42),
-        ..hello.clone()
-    };
+    let hello =
+        Hello { client_id: "documentation-client".into(), versions: vec![3], resume_after: None };
+    let resume = Hello { versions: vec![2, 3], resume_after: Some(42), ..hello.clone() };
     BTreeMap::from([
         ("client-hello", ClientMessage::Hello(hello)),
         ("client-hello-resume", ClientMessage::Hello(resume)),
         ("client-ack", ClientMessage::Ack { sequence: 42 }),
         ("client-pong", ClientMessage::Pong { sequence: 42 }),
-        (
-            "client-command",
-            ClientMessage::command("list-1", &Command::List).unwrap(),
-        ),
+        ("client-command", ClientMessage::command("list-1", &Command::List).unwrap()),
     ])
 }
 
@@ -190,9 +168,7 @@ fn commands() -> BTreeMap<&'static str, Command> {
         model: Some("opus".into()),
         effort: Some("high".into()),
         agent: Some("claude_code".into()),
-        env: [("HOME", "/home/u"), ("PATH", "/bin")]
-            .map(|(k, v)| (k.into(), v.into()))
-            .into(),
+        env: [("HOME", "/home/u"), ("PATH", "/bin")].map(|(k, v)| (k.into(), v.into())).into(),
         timeout_seconds: Some(3600),
         budget_micros: Some(5_000_000),
         permissions: Some(Permissions::Safe),
@@ -227,11 +203,7 @@ fn commands() -> BTreeMap<&'static str, Command> {
 
 fn server_messages() -> BTreeMap<&'static str, ServerMessage> {
     let event = |sequence_number, event_type: &str, payload| ServerMessage::Event {
-        event: Event {
-            sequence_number,
-            event_type: event_type.into(),
-            payload,
-        },
+        event: Event { sequence_number, event_type: event_type.into(), payload },
     };
     let limit = || to_raw_value(&LimitResult::new(8)).unwrap();
     let result = |id: &str, error: Option<&str>, result| {
@@ -243,17 +215,10 @@ fn server_messages() -> BTreeMap<&'static str, ServerMessage> {
             result,
         })
     };
-    let welcome = Welcome {
-        version: 3,
-        current_sequence: 42,
-        heartbeat_seconds: 15,
-    };
+    let welcome = Welcome { version: 3, current_sequence: 42, heartbeat_seconds: 15 };
     BTreeMap::from([
         ("server-welcome", ServerMessage::Welcome { welcome }),
-        (
-            "server-version-rejected",
-            ServerMessage::VersionRejected { supported: vec![3] },
-        ),
+        ("server-version-rejected", ServerMessage::VersionRejected { supported: vec![3] }),
         (
             "server-snapshot-chunk",
             ServerMessage::SnapshotChunk {
@@ -263,14 +228,8 @@ fn server_messages() -> BTreeMap<&'static str, ServerMessage> {
                 snapshot_data: "eyJsYXN0U2VxdWVuY2UiOjQyLCJ0YXNrcyI6e319".into(),
             },
         ),
-        (
-            "server-event",
-            event(43, "scheduler_limit_changed", limit()),
-        ),
-        (
-            "server-event-task-changed",
-            event(44, "task_changed", to_raw_value(&queued()).unwrap()),
-        ),
+        ("server-event", event(43, "scheduler_limit_changed", limit())),
+        ("server-event-task-changed", event(44, "task_changed", to_raw_value(&queued()).unwrap())),
         (
             "server-event-chunk",
             ServerMessage::EventChunk {
@@ -280,34 +239,17 @@ fn server_messages() -> BTreeMap<&'static str, ServerMessage> {
                 event_data: "77+9w6k=".into(),
             },
         ),
-        (
-            "server-command-result-ok",
-            result("limit-1", None, Some(limit())),
-        ),
-        (
-            "server-command-result-error",
-            result("cancel-1", Some("task id is unknown"), None),
-        ),
-        (
-            "server-heartbeat",
-            ServerMessage::Heartbeat { sequence: 44 },
-        ),
+        ("server-command-result-ok", result("limit-1", None, Some(limit()))),
+        ("server-command-result-error", result("cancel-1", Some("task id is unknown"), None)),
+        ("server-heartbeat", ServerMessage::Heartbeat { sequence: 44 }),
     ])
 }
 
 #[test]
 fn r_25_client_messages() {
     for (name, message) in client_messages() {
-        assert_eq!(
-            serde_json::to_string(&message).unwrap(),
-            golden(name),
-            "{name}"
-        );
-        assert_eq!(
-            ClientMessage::parse(golden(name).as_bytes()).unwrap(),
-            message,
-            "{name}"
-        );
+        assert_eq!(serde_json::to_string(&message).unwrap(), golden(name), "{name}");
+        assert_eq!(ClientMessage::parse(golden(name).as_bytes()).unwrap(), message, "{name}");
     }
 }
 
@@ -340,13 +282,7 @@ fn the_encoders_write_the_same_bytes() {
     assert_eq!(body(out), golden("server-event-task-changed"));
 
     let mut out = Vec::new();
-    encode_result(
-        &mut out,
-        "limit-1",
-        Ok(&LimitResult::new(8)),
-        FRAME_BYTES_MAX,
-    )
-    .unwrap();
+    encode_result(&mut out, "limit-1", Ok(&LimitResult::new(8)), FRAME_BYTES_MAX).unwrap();
     assert_eq!(body(out), golden("server-command-result-ok"));
 
     let mut out = Vec::new();
@@ -356,15 +292,7 @@ fn the_encoders_write_the_same_bytes() {
 
     let mut out = Vec::new();
     let document = br#"{"lastSequence":42,"tasks":{}}"#;
-    encode_chunk(
-        &mut out,
-        ChunkKind::Snapshot,
-        42,
-        document,
-        0,
-        FRAME_BYTES_MAX,
-    )
-    .unwrap();
+    encode_chunk(&mut out, ChunkKind::Snapshot, 42, document, 0, FRAME_BYTES_MAX).unwrap();
     assert_eq!(body(out), golden("server-snapshot-chunk"));
 }
 
@@ -373,50 +301,14 @@ fn r_48_tasks_results_and_snapshot() {
     both_ways("task-queued", &queued());
     both_ways("task-completed", &completed());
     both_ways("task-failed", &failed());
-    both_ways(
-        "snapshot",
-        &Snapshot {
-            last_sequence: 42,
-            tasks: vec![queued()],
-        },
-    );
-    both_ways(
-        "result-list",
-        &ListResult {
-            version: 1,
-            tasks: vec![queued()],
-            truncated: false,
-        },
-    );
-    both_ways(
-        "result-list-truncated",
-        &ListResult {
-            version: 1,
-            tasks: vec![],
-            truncated: true,
-        },
-    );
-    let result = |state, task| TaskResult {
-        version: 1,
-        state,
-        task,
-    };
+    both_ways("snapshot", &Snapshot { last_sequence: 42, tasks: vec![queued()] });
+    both_ways("result-list", &ListResult { version: 1, tasks: vec![queued()], truncated: false });
+    both_ways("result-list-truncated", &ListResult { version: 1, tasks: vec![], truncated: true });
+    let result = |state, task| TaskResult { version: 1, state, task };
     both_ways("result-submit", &result(TaskState::Submitted, queued()));
-    let cancelled = Task {
-        status: TaskStatus::Cancelled,
-        ..queued()
-    };
+    let cancelled = Task { status: TaskStatus::Cancelled, ..queued() };
     both_ways("result-cancel", &result(TaskState::Cancelled, cancelled));
-    both_ways(
-        "result-retry",
-        &result(
-            TaskState::Queued,
-            Task {
-                attempt: 2,
-                ..queued()
-            },
-        ),
-    );
+    both_ways("result-retry", &result(TaskState::Queued, Task { attempt: 2, ..queued() }));
     both_ways("result-set-limit", &LimitResult::new(8));
 }
 
@@ -434,10 +326,7 @@ fn r_49_refused_commands_have_these_texts() {
         assert_eq!(Command::parse(&raw), Err(row.error), "{}", raw.get());
         let framed = format!(r#"{{"type":"command","id":"a","command":{}}}"#, raw.get());
         let message = ClientMessage::parse(framed.as_bytes());
-        assert!(
-            matches!(message, Ok(ClientMessage::Command { .. })),
-            "{framed}: {message:?}"
-        );
+        assert!(matches!(message, Ok(ClientMessage::Command { .. })), "{framed}: {message:?}");
     }
 }
 
@@ -460,15 +349,7 @@ fn r_29_refused_messages() {
 fn every_golden_file_has_a_test() {
     let there: BTreeSet<String> = std::fs::read_dir(folder())
         .unwrap()
-        .map(|entry| {
-            entry
-                .unwrap()
-                .path()
-                .file_stem()
-                .unwrap()
-                .to_string_lossy()
-                .into_owned()
-        })
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
         .collect();
     let others = [
         "task-queued",

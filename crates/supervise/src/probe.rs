@@ -17,7 +17,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 /// How long pipes held by others are read after the command's own exit.
-const DRAIN_MS: u64 = 200;
+const DRAIN_MS_MAX: u64 = 200;
+/// How long a killed command may take to be reaped.
+const REAP_MS_MAX: u64 = 1_000;
 /// How often the command is looked at; a handle that tokio could wait on needs `unsafe`.
 const POLL_MS: u64 = 2;
 const READ_BYTES: usize = 16 << 10;
@@ -88,7 +90,7 @@ pub async fn probe(
             }
         };
         output.timed_out = tokio::time::timeout(deadline, leaving).await.is_err();
-        let drain = Duration::from_millis(DRAIN_MS);
+        let drain = Duration::from_millis(DRAIN_MS_MAX);
         if cut.is_none() && !output.timed_out {
             cut = tokio::time::timeout(drain, &mut reading).await.ok();
         }
@@ -99,8 +101,11 @@ pub async fn probe(
         }
         output.truncated = cut.is_none_or(|(stdout, stderr)| stdout || stderr);
     }
-    let status = child.wait().await?;
-    output.exit = exit(status);
+    // Killed, but the kernel may hold on to it (a dead network disk): nobody waits for that.
+    match tokio::time::timeout(Duration::from_millis(REAP_MS_MAX), child.wait()).await {
+        Ok(status) => output.exit = exit(status?),
+        Err(_) => output.timed_out = true,
+    }
     Ok(output)
 }
 

@@ -78,8 +78,6 @@ pub struct Launch {
     pub stdin: LaunchStdin,
     /// Variables added to the environment.
     pub env_set: Vec<(String, String)>,
-    /// Variables taken out of it.
-    pub env_remove: Vec<&'static str>,
     /// How to stop it.
     pub stop: StopPlan,
     /// More than this from one stream fails the run.
@@ -171,9 +169,6 @@ pub trait Agent: Sync {
 
     /// Its own variables, let through to it; a trailing `*` means every name that begins so.
     fn env_keys(&self) -> &'static [&'static str];
-
-    /// Whether it says what a run cost, and keeps a budget.
-    fn counts_cost(&self) -> bool;
 
     /// The arguments that make it print its version.
     fn version_args(&self) -> Option<&'static [&'static str]>;

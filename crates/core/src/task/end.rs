@@ -24,14 +24,9 @@ pub(super) fn settle(
     spec: &TaskSpec,
     timeout: Duration,
 ) -> Settlement {
-    let RunEnd {
-        status,
-        mut outcome,
-    } = end;
-    let kill_failed = outcome
-        .failure
-        .as_ref()
-        .is_some_and(|failure| failure.class == FailureClass::KillFailed);
+    let RunEnd { status, mut outcome } = end;
+    let kill_failed =
+        outcome.failure.as_ref().is_some_and(|failure| failure.class == FailureClass::KillFailed);
     let status = match (status, stop) {
         _ if kill_failed => TaskStatus::Failed,
         (EndStatus::Completed, _) => TaskStatus::Completed,
@@ -50,11 +45,7 @@ pub(super) fn settle(
         _ if kill_failed => Some(Refusal::KillFailed),
         _ => Some(Refusal::NotActive),
     };
-    Settlement {
-        status,
-        outcome,
-        cancels_refused,
-    }
+    Settlement { status, outcome, cancels_refused }
 }
 
 /// Makes failure and verdict say what the status says.
@@ -63,10 +54,7 @@ fn agree(status: TaskStatus, outcome: &mut Outcome) {
     match status {
         TaskStatus::Completed => {
             outcome.failure = None;
-            if matches!(
-                verdict,
-                Verdict::Failed | Verdict::Cancelled | Verdict::Interrupted
-            ) {
+            if matches!(verdict, Verdict::Failed | Verdict::Cancelled | Verdict::Interrupted) {
                 *verdict = Verdict::Succeeded;
             }
         }
@@ -81,10 +69,7 @@ fn agree(status: TaskStatus, outcome: &mut Outcome) {
         TaskStatus::Failed | TaskStatus::Queued | TaskStatus::Running => {
             *verdict = Verdict::Failed;
             outcome.failure.get_or_insert_with(|| {
-                Failure::new(
-                    FailureClass::Unknown,
-                    "the run failed and no reason is known",
-                )
+                Failure::new(FailureClass::Unknown, "the run failed and no reason is known")
             });
         }
     }

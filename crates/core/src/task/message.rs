@@ -13,10 +13,7 @@ pub struct RequestId(pub u64);
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "an input lives for one step and is never stored"
-)]
+#[expect(clippy::large_enum_variant, reason = "an input lives for one step and is never stored")]
 pub enum Input {
     /// A client submits a task.
     Submit {

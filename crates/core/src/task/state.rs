@@ -49,8 +49,7 @@ pub(super) struct Run {
 impl Run {
     /// When output may be told of again; `None` means at once.
     pub(super) fn output_due(&self) -> Option<BootTime> {
-        self.output_told
-            .map(|told| told.after(Duration::from_millis(OUTPUT_INTERVAL_MS)))
+        self.output_told.map(|told| told.after(Duration::from_millis(OUTPUT_INTERVAL_MS)))
     }
 }
 
@@ -91,21 +90,15 @@ impl TaskState {
         let mut state = Self::new(bounds);
         state.limit = limit.clamp(1, LIMIT_MAX);
         state.recovery_due = true;
-        let by_id: BTreeMap<TaskId, Task> = tasks
-            .into_iter()
-            .map(|task| (task.spec.id.clone(), task))
-            .collect();
+        let by_id: BTreeMap<TaskId, Task> =
+            tasks.into_iter().map(|task| (task.spec.id.clone(), task)).collect();
         let mut tasks: Vec<Task> = by_id.into_values().collect();
         tasks.sort_by_key(|task| task.order);
         for mut task in tasks {
             task.order = task.order.max(state.next_order);
             state.next_order = task.order.saturating_add(1);
             let run = (task.status == TaskStatus::Running).then(Box::default);
-            state.put(Slot {
-                task,
-                input_held: false,
-                run,
-            });
+            state.put(Slot { task, input_held: false, run });
         }
         state
     }
@@ -157,31 +150,17 @@ impl TaskState {
 
     /// When a [`Input::Tick`](super::Input::Tick) is due; ask again after every step.
     pub fn next_deadline(&self) -> Option<BootTime> {
-        self.line
-            .running
-            .iter()
-            .filter_map(|order| self.slot(*order))
-            .filter_map(due)
-            .min()
+        self.line.running.iter().filter_map(|order| self.slot(*order)).filter_map(due).min()
     }
 
     /// Why this task is queued; `None` when it is not.
     pub fn waits_for(&self, id: &TaskId) -> Option<Waiting> {
-        let task = self
-            .get(id)
-            .filter(|task| task.status == TaskStatus::Queued)?;
+        let task = self.get(id).filter(|task| task.status == TaskStatus::Queued)?;
         let before = task.spec.session.as_ref().and_then(|session| {
-            let order = self
-                .line
-                .sessions
-                .get(session)?
-                .range(..task.order)
-                .next_back()?;
+            let order = self.line.sessions.get(session)?.range(..task.order).next_back()?;
             self.slot(*order)
         });
-        Some(before.map_or(Waiting::Limit, |slot| {
-            Waiting::Session(slot.task.spec.id.clone())
-        }))
+        Some(before.map_or(Waiting::Limit, |slot| Waiting::Session(slot.task.spec.id.clone())))
     }
 
     /// Why an approval for this task is refused; it always is.
@@ -220,10 +199,7 @@ impl TaskState {
 
     /// The orders of all tasks that have not settled. A scan: recovery and shutdown only.
     pub(super) fn unfinished_orders(&self) -> Vec<u64> {
-        self.iter()
-            .filter(|task| !task.status.is_settled())
-            .map(|task| task.order)
-            .collect()
+        self.iter().filter(|task| !task.status.is_settled()).map(|task| task.order).collect()
     }
 
     pub(super) fn first_ready(&self) -> Option<u64> {

@@ -14,18 +14,10 @@ use crate::id::{RunId, TaskId};
 
 /// Applies one input. Everything that can start afterwards is started in the same step.
 pub fn step(state: &mut TaskState, input: Input, now: Now) -> Vec<Effect> {
-    let mut step = Step {
-        state,
-        now,
-        effects: Vec::new(),
-    };
+    let mut step = Step { state, now, effects: Vec::new() };
     step.recover();
     match input {
-        Input::Submit {
-            request,
-            spec,
-            known_elsewhere,
-        } => {
+        Input::Submit { request, spec, known_elsewhere } => {
             step.submit(request, spec, known_elsewhere);
         }
         Input::Cancel { request, task } => step.cancel(request, &task),
@@ -101,11 +93,7 @@ impl Step<'_> {
             log_lines: 0,
             outcome: None,
         };
-        self.state.put(Slot {
-            task: task.clone(),
-            input_held: true,
-            run: None,
-        });
+        self.state.put(Slot { task: task.clone(), input_held: true, run: None });
         self.effects.push(Effect::Changed { task: task.clone() });
         self.answer(request, Ok(Reply::Submitted(task)));
     }
@@ -118,14 +106,8 @@ impl Step<'_> {
             return false;
         }
         for _ in 0..too_many {
-            let oldest = self
-                .state
-                .oldest_settled()
-                .and_then(|order| self.state.take(order));
-            let Some(Slot {
-                task, input_held, ..
-            }) = oldest
-            else {
+            let oldest = self.state.oldest_settled().and_then(|order| self.state.take(order));
+            let Some(Slot { task, input_held, .. }) = oldest else {
                 return false;
             };
             let id = task.spec.id.clone();
@@ -157,9 +139,7 @@ impl Step<'_> {
     }
 
     fn has_status(&self, order: u64, status: TaskStatus) -> bool {
-        self.state
-            .slot(order)
-            .is_some_and(|slot| slot.task.status == status)
+        self.state.slot(order).is_some_and(|slot| slot.task.status == status)
     }
 
     /// Tells a run to stop, unless it was told before.
@@ -173,10 +153,7 @@ impl Step<'_> {
         run.stop = Some(reason);
         run.deadline = None;
         if let Some(slot) = self.state.slot(order) {
-            self.effects.push(Effect::Stop {
-                run: run_id(&slot.task),
-                reason,
-            });
+            self.effects.push(Effect::Stop { run: run_id(&slot.task), reason });
         }
     }
 
@@ -201,10 +178,7 @@ impl Step<'_> {
 
     /// The place of a task that may be retried and the number its next attempt gets.
     fn retryable(&self, id: &TaskId) -> Result<(u64, u32), Refusal> {
-        let slot = self
-            .state
-            .order_of(id)
-            .and_then(|order| self.state.slot(order));
+        let slot = self.state.order_of(id).and_then(|order| self.state.slot(order));
         let slot = slot.ok_or(Refusal::UnknownTask)?;
         match slot.task.status {
             TaskStatus::Queued | TaskStatus::Running => return Err(Refusal::ActiveRetry),
@@ -218,11 +192,7 @@ impl Step<'_> {
             return Err(Refusal::ShuttingDown);
         }
         // An attempt number names a run for good and is never used twice.
-        let attempt = slot
-            .task
-            .attempt
-            .checked_add(1)
-            .ok_or(Refusal::AttemptsExhausted)?;
+        let attempt = slot.task.attempt.checked_add(1).ok_or(Refusal::AttemptsExhausted)?;
         Ok((slot.task.order, attempt))
     }
 
@@ -277,11 +247,8 @@ impl Step<'_> {
         };
         let spec = Arc::clone(&slot.task.spec);
         let stop = slot.run.as_ref().and_then(|run| run.stop);
-        let Settlement {
-            status,
-            outcome,
-            cancels_refused,
-        } = settle(stop, end, &spec, self.state.timeout_of(&spec));
+        let Settlement { status, outcome, cancels_refused } =
+            settle(stop, end, &spec, self.state.timeout_of(&spec));
         let completed = status == TaskStatus::Completed;
         let mut cancels = Vec::new();
         let mut input_dropped = false;
@@ -294,9 +261,7 @@ impl Step<'_> {
         });
         let Some(task) = task else { return };
         if input_dropped {
-            self.effects.push(Effect::DropInput {
-                task: task.spec.id.clone(),
-            });
+            self.effects.push(Effect::DropInput { task: task.spec.id.clone() });
         }
         for request in cancels {
             let result = match cancels_refused {
@@ -342,10 +307,7 @@ impl Step<'_> {
                 return;
             };
             let deadline = self.now.boot.after(self.state.timeout_of(&slot.task.spec));
-            let run = Run {
-                deadline: Some(deadline),
-                ..Run::default()
-            };
+            let run = Run { deadline: Some(deadline), ..Run::default() };
             let task = self.change(order, |slot| {
                 slot.task.status = TaskStatus::Running;
                 slot.run = Some(Box::new(run));
@@ -366,8 +328,5 @@ impl Slot {
 }
 
 fn run_id(task: &Task) -> RunId {
-    RunId {
-        task: task.spec.id.clone(),
-        attempt: task.attempt,
-    }
+    RunId { task: task.spec.id.clone(), attempt: task.attempt }
 }

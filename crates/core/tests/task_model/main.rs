@@ -58,32 +58,16 @@ impl World {
         let input = match op {
             Op::Submit { spec, forgotten } => {
                 let known_elsewhere = !forgotten && self.watch.archived.contains(&spec.id);
-                Input::Submit {
-                    request: self.request(),
-                    spec,
-                    known_elsewhere,
-                }
+                Input::Submit { request: self.request(), spec, known_elsewhere }
             }
-            Op::Cancel(task) => Input::Cancel {
-                request: self.request(),
-                task,
-            },
-            Op::Retry(task) => Input::Retry {
-                request: self.request(),
-                task,
-            },
-            Op::SetLimit(limit) => Input::SetLimit {
-                request: self.request(),
-                limit,
-            },
+            Op::Cancel(task) => Input::Cancel { request: self.request(), task },
+            Op::Retry(task) => Input::Retry { request: self.request(), task },
+            Op::SetLimit(limit) => Input::SetLimit { request: self.request(), limit },
             Op::Output { pick, lines } => {
                 let Some(run) = self.pick_run(pick) else {
                     return;
                 };
-                Input::Output {
-                    run,
-                    log_lines: lines,
-                }
+                Input::Output { run, log_lines: lines }
             }
             Op::End { pick, end } => {
                 let Some(run) = self.pick_run(pick) else {
@@ -125,16 +109,10 @@ impl World {
 
     /// A current run, if there is one.
     fn pick_run(&self, pick: usize) -> Option<RunId> {
-        let running: Vec<&Task> = self
-            .state
-            .iter()
-            .filter(|task| task.status == TaskStatus::Running)
-            .collect();
+        let running: Vec<&Task> =
+            self.state.iter().filter(|task| task.status == TaskStatus::Running).collect();
         let task = running.get(pick % running.len().max(1))?;
-        Some(RunId {
-            task: task.spec.id.clone(),
-            attempt: task.attempt,
-        })
+        Some(RunId { task: task.spec.id.clone(), attempt: task.attempt })
     }
 
     fn restart(&mut self) {
@@ -168,10 +146,7 @@ impl World {
         assert_eq!(self.state.is_empty(), model.is_empty());
         assert_eq!(self.state.running(), count(TaskStatus::Running));
         assert_eq!(self.state.queued(), count(TaskStatus::Queued));
-        assert_eq!(
-            self.state.unfinished(),
-            self.state.running() + self.state.queued()
-        );
+        assert_eq!(self.state.unfinished(), self.state.running() + self.state.queued());
         assert_eq!(self.state.limit(), self.model.limit);
         assert_eq!(self.state.next_deadline(), self.model.next_deadline());
         for number in 0..ops::TASKS {
@@ -186,10 +161,7 @@ impl World {
         // A restored machine that has not had its first input yet.
         self.step(Input::Recover);
         while let Some(run) = self.pick_run(0) {
-            self.step(Input::Ended {
-                run,
-                end: ops::completed(),
-            });
+            self.step(Input::Ended { run, end: ops::completed() });
         }
         self.watch.finish();
         assert_eq!(self.state.unfinished(), 0);

@@ -28,22 +28,11 @@ impl Entry {
     fn new(task: Task, input: bool) -> Self {
         let started = BootTime::default();
         let (stop, cancels, lines, output_told) = (None, Vec::new(), 0, None);
-        Self {
-            task,
-            input,
-            started,
-            stop,
-            cancels,
-            lines,
-            output_told,
-        }
+        Self { task, input, started, stop, cancels, lines, output_told }
     }
 
     fn run(&self) -> RunId {
-        RunId {
-            task: self.task.spec.id.clone(),
-            attempt: self.task.attempt,
-        }
+        RunId { task: self.task.spec.id.clone(), attempt: self.task.attempt }
     }
 }
 
@@ -72,17 +61,8 @@ impl Model {
     pub(crate) fn restore(bounds: TaskBounds, limit: u8, mut tasks: Vec<Task>) -> Self {
         tasks.sort_by_key(|task| task.order);
         let next_order = tasks.last().map_or(1, |task| task.order + 1);
-        let entries = tasks
-            .into_iter()
-            .map(|task| Entry::new(task, false))
-            .collect();
-        Self {
-            limit,
-            entries,
-            next_order,
-            fresh_restore: true,
-            ..Self::new(bounds)
-        }
+        let entries = tasks.into_iter().map(|task| Entry::new(task, false)).collect();
+        Self { limit, entries, next_order, fresh_restore: true, ..Self::new(bounds) }
     }
 
     pub(crate) fn get(&self, id: &TaskId) -> Option<&Task> {
@@ -90,9 +70,7 @@ impl Model {
     }
 
     fn find(&self, id: &TaskId) -> Option<usize> {
-        self.entries
-            .iter()
-            .position(|entry| entry.task.spec.id == *id)
+        self.entries.iter().position(|entry| entry.task.spec.id == *id)
     }
 
     /// The nearest unfinished task of the same session before this place.
@@ -122,11 +100,7 @@ impl Model {
 
     pub(crate) fn next_deadline(&self) -> Option<BootTime> {
         let mut all = Vec::new();
-        for entry in self
-            .entries
-            .iter()
-            .filter(|entry| entry.task.status == Running)
-        {
+        for entry in self.entries.iter().filter(|entry| entry.task.status == Running) {
             if entry.stop.is_none() && !self.fresh_restore {
                 all.push(entry.started.after(self.timeout(&entry.task)));
             }
@@ -150,16 +124,9 @@ impl Model {
             }
         }
         match input {
-            Input::Submit {
-                request,
-                spec,
-                known_elsewhere,
-            } => {
-                let unfinished = self
-                    .entries
-                    .iter()
-                    .filter(|entry| !entry.task.status.is_settled())
-                    .count();
+            Input::Submit { request, spec, known_elsewhere } => {
+                let unfinished =
+                    self.entries.iter().filter(|entry| !entry.task.status.is_settled()).count();
                 let live_tasks_max = self.bounds.live_tasks_max;
                 let result = if known_elsewhere || self.find(&spec.id).is_some() {
                     Err(Refusal::AlreadyExists)
@@ -216,9 +183,8 @@ impl Model {
             Input::Tick => {
                 for at in 0..self.entries.len() {
                     if self.entries[at].task.status == Running {
-                        let deadline = self.entries[at]
-                            .started
-                            .after(self.timeout(&self.entries[at].task));
+                        let deadline =
+                            self.entries[at].started.after(self.timeout(&self.entries[at].task));
                         if now.boot >= deadline {
                             self.stop(at, StopReason::Deadline, &mut out);
                         }
@@ -243,9 +209,7 @@ impl Model {
     }
 
     fn find_run(&self, run: &RunId) -> Option<usize> {
-        self.entries
-            .iter()
-            .position(|entry| entry.task.status == Running && entry.run() == *run)
+        self.entries.iter().position(|entry| entry.task.status == Running && entry.run() == *run)
     }
 
     fn become_(&mut self, at: usize, status: TaskStatus, now: Now, out: &mut Vec<Effect>) {
@@ -296,10 +260,7 @@ impl Model {
     fn stop(&mut self, at: usize, reason: StopReason, out: &mut Vec<Effect>) {
         if self.entries[at].stop.is_none() {
             self.entries[at].stop = Some(reason);
-            out.push(Effect::Stop {
-                run: self.entries[at].run(),
-                reason,
-            });
+            out.push(Effect::Stop { run: self.entries[at].run(), reason });
         }
     }
 
@@ -330,9 +291,8 @@ impl Model {
 
     fn tell_output(&mut self, at: usize, now: Now, out: &mut Vec<Effect>) {
         let entry = &mut self.entries[at];
-        let told_lately = entry
-            .output_told
-            .is_some_and(|told| now.boot.since(told) < Duration::from_secs(1));
+        let told_lately =
+            entry.output_told.is_some_and(|told| now.boot.since(told) < Duration::from_secs(1));
         if entry.lines > entry.task.log_lines && !told_lately {
             entry.task.log_lines = entry.lines;
             entry.output_told = Some(now.boot);
@@ -370,11 +330,7 @@ impl Model {
             Some(Failure::new(FailureClass::Timeout, text))
         } else {
             let unknown = "the run failed and no reason is known";
-            Some(
-                end.outcome
-                    .failure
-                    .unwrap_or(Failure::new(FailureClass::Unknown, unknown)),
-            )
+            Some(end.outcome.failure.unwrap_or(Failure::new(FailureClass::Unknown, unknown)))
         };
         let mut receipt = end.outcome.receipt;
         receipt.verdict = match (status, receipt.verdict) {
@@ -386,20 +342,14 @@ impl Model {
             (Interrupted, _) => Verdict::Interrupted,
             _ => Verdict::Failed,
         };
-        entry.task.outcome = Some(Arc::new(Outcome {
-            failure,
-            receipt,
-            ..end.outcome
-        }));
+        entry.task.outcome = Some(Arc::new(Outcome { failure, receipt, ..end.outcome }));
         entry.task.log_lines = entry.lines;
         let cancels = std::mem::take(&mut entry.cancels);
         let dropped = status == Completed && std::mem::take(&mut entry.input);
         self.become_(at, status, now, out);
         let task = &self.entries[at].task;
         if dropped {
-            out.push(Effect::DropInput {
-                task: task.spec.id.clone(),
-            });
+            out.push(Effect::DropInput { task: task.spec.id.clone() });
         }
         for request in cancels {
             let result = match status {
@@ -413,20 +363,14 @@ impl Model {
 
     fn start(&mut self, now: Now, out: &mut Vec<Effect>) {
         for at in 0..self.entries.len() {
-            let running = self
-                .entries
-                .iter()
-                .filter(|entry| entry.task.status == Running)
-                .count();
+            let running = self.entries.iter().filter(|entry| entry.task.status == Running).count();
             if self.shutting_down || running >= usize::from(self.limit) {
                 return;
             }
             if self.entries[at].task.status == Queued && self.before_in_session(at).is_none() {
                 self.entries[at].started = now.boot;
                 self.become_(at, Running, now, out);
-                out.push(Effect::Start {
-                    run: self.entries[at].run(),
-                });
+                out.push(Effect::Start { run: self.entries[at].run() });
             }
         }
     }

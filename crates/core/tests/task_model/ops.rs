@@ -109,29 +109,21 @@ fn any_spec() -> impl Strategy<Value = TaskSpec> {
 }
 
 fn any_end() -> impl Strategy<Value = RunEnd> {
-    let status = prop_oneof![
-        Just(EndStatus::Completed),
-        Just(EndStatus::Failed),
-        Just(EndStatus::Stopped)
-    ];
+    let status =
+        prop_oneof![Just(EndStatus::Completed), Just(EndStatus::Failed), Just(EndStatus::Stopped)];
     let class = prop_oneof![
         4 => Just(None),
         4 => Just(Some(FailureClass::ExitStatus)),
         1 => Just(Some(FailureClass::KillFailed)),
     ];
     let verdict = prop::sample::select(Verdict::ALL.to_vec());
-    (status, class, verdict).prop_map(|(status, class, verdict)| RunEnd {
-        status,
-        outcome: outcome(class, verdict),
-    })
+    (status, class, verdict)
+        .prop_map(|(status, class, verdict)| RunEnd { status, outcome: outcome(class, verdict) })
 }
 
 /// A plain success.
 pub(crate) fn completed() -> RunEnd {
-    RunEnd {
-        status: EndStatus::Completed,
-        outcome: outcome(None, Verdict::Succeeded),
-    }
+    RunEnd { status: EndStatus::Completed, outcome: outcome(None, Verdict::Succeeded) }
 }
 
 fn outcome(class: Option<FailureClass>, verdict: Verdict) -> Outcome {

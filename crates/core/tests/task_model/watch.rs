@@ -76,11 +76,7 @@ impl Watch {
 
     /// Everything has ended: nobody waits for an answer.
     pub(crate) fn finish(&self) {
-        assert!(
-            self.waiting.is_empty(),
-            "never answered: {:?}",
-            self.waiting
-        );
+        assert!(self.waiting.is_empty(), "never answered: {:?}", self.waiting);
         assert!(self.running.is_empty(), "still running: {:?}", self.running);
     }
 
@@ -100,26 +96,17 @@ impl Watch {
         {
             assert_eq!(before, after, "a refusal changes nothing");
         }
-        let answers = effects
-            .iter()
-            .filter(|e| matches!(e, Effect::Answer { .. }))
-            .count();
+        let answers = effects.iter().filter(|e| matches!(e, Effect::Answer { .. })).count();
         if answers > 1 {
             assert!(matches!(input, Input::Ended { .. }));
             self.saw("several cancels of one run");
         }
-        let starts = effects
-            .iter()
-            .filter(|e| matches!(e, Effect::Start { .. }))
-            .count();
+        let starts = effects.iter().filter(|e| matches!(e, Effect::Start { .. })).count();
         if starts > 1 {
             self.saw("several starts in one step");
         }
         if starts > 0 {
-            assert!(
-                self.running.len() <= usize::from(after.limit()),
-                "the limit is kept"
-            );
+            assert!(self.running.len() <= usize::from(after.limit()), "the limit is kept");
         }
         self.fresh_restart = false;
         self.check_state(after);
@@ -167,10 +154,7 @@ impl Watch {
             }
             Effect::DropInput { task } => {
                 let live = self.journal.contains_key(task);
-                self.saw(format!(
-                    "drop input on {}",
-                    if live { "completion" } else { "archive" }
-                ));
+                self.saw(format!("drop input on {}", if live { "completion" } else { "archive" }));
                 assert!(self.inputs.remove(task), "an input is dropped once");
             }
             Effect::Answer { request, result } => {
@@ -199,14 +183,8 @@ impl Watch {
                 assert_ne!(last, task, "a change changes something");
                 assert!(task.updated_at >= last.updated_at);
                 if last.status.is_settled() {
-                    assert!(
-                        matches!(input, Input::Retry { .. }),
-                        "only a retry unsettles"
-                    );
-                    assert_eq!(
-                        (task.status, task.attempt),
-                        (TaskStatus::Queued, last.attempt + 1)
-                    );
+                    assert!(matches!(input, Input::Retry { .. }), "only a retry unsettles");
+                    assert_eq!((task.status, task.attempt), (TaskStatus::Queued, last.attempt + 1));
                     assert!(task.order > last.order);
                     assert_eq!((task.log_lines, &task.outcome), (0, &None));
                 } else {
@@ -219,10 +197,7 @@ impl Watch {
             }
         }
         if task.status.is_settled() {
-            let run = RunId {
-                task: id_of(task).clone(),
-                attempt: task.attempt,
-            };
+            let run = RunId { task: id_of(task).clone(), attempt: task.attempt };
             self.running.remove(&run);
             self.stopped.remove(&run);
         }
@@ -235,27 +210,16 @@ impl Watch {
             self.saw("start of attempt 2");
         }
         let task = self.journal.get(&run.task).unwrap();
-        assert_eq!(
-            (task.status, task.attempt),
-            (TaskStatus::Running, run.attempt)
-        );
-        assert!(
-            self.inputs.contains(&run.task),
-            "nothing starts without its input"
-        );
+        assert_eq!((task.status, task.attempt), (TaskStatus::Running, run.attempt));
+        assert!(self.inputs.contains(&run.task), "nothing starts without its input");
         if let Some(session) = &task.spec.session {
-            let earlier = self
-                .unfinished_of(session)
-                .filter(|other| other.order < task.order);
+            let earlier = self.unfinished_of(session).filter(|other| other.order < task.order);
             assert_eq!(earlier.count(), 0, "nobody is overtaken or run beside");
         }
         assert!(self.running.insert(run.clone()));
         let submission = self.submissions.get(&run.task).copied().unwrap_or(0);
         let key = (run.task.clone(), submission, run.attempt);
-        assert!(
-            self.started.insert(key),
-            "an attempt starts once, restarts included"
-        );
+        assert!(self.started.insert(key), "an attempt starts once, restarts included");
     }
 
     fn unfinished_of(&self, session: &SessionId) -> impl Iterator<Item = &Task> {
@@ -265,23 +229,15 @@ impl Watch {
     }
 
     fn check_state(&mut self, state: &TaskState) {
-        let live: BTreeMap<TaskId, Task> = state
-            .iter()
-            .map(|task| (id_of(task).clone(), task.clone()))
-            .collect();
+        let live: BTreeMap<TaskId, Task> =
+            state.iter().map(|task| (id_of(task).clone(), task.clone())).collect();
         assert_eq!(live, self.journal, "what is told is what is");
         assert_eq!(self.running.len(), state.running());
-        for task in state
-            .iter()
-            .filter(|task| task.status == TaskStatus::Queued)
-        {
+        for task in state.iter().filter(|task| task.status == TaskStatus::Queued) {
             match state.waits_for(id_of(task)) {
                 Some(Waiting::Session(_)) => self.saw("waits for its session"),
                 Some(Waiting::Limit) => {
-                    assert!(
-                        state.running() >= usize::from(state.limit()),
-                        "nothing idles"
-                    );
+                    assert!(state.running() >= usize::from(state.limit()), "nothing idles");
                 }
                 None => panic!("a queued task waits for something"),
             }
@@ -295,10 +251,7 @@ fn id_of(task: &Task) -> &TaskId {
 
 fn check_agreement(task: &Task) {
     let Some(outcome) = &task.outcome else {
-        assert!(!matches!(
-            task.status,
-            TaskStatus::Completed | TaskStatus::Failed
-        ));
+        assert!(!matches!(task.status, TaskStatus::Completed | TaskStatus::Failed));
         return;
     };
     let verdict = outcome.receipt.verdict;

@@ -269,6 +269,10 @@ impl Engine {
     pub(super) fn room_answered(&mut self, result: Result<(), String>, standing: super::Standing) {
         self.standing = standing;
         self.asked_for_room = false;
+        let full = match &result {
+            Ok(()) => DISK_FULL.to_owned(),
+            Err(error) => format!("{DISK_FULL} [{error}]"),
+        };
         if let Err(error) = result {
             tracing::warn!(%error, "no room for new work");
         }
@@ -276,7 +280,7 @@ impl Engine {
             if self.has_room(ADMISSION_BYTES) {
                 self.take_command(request);
             } else {
-                request.reply.send(Err(DISK_FULL.to_owned()));
+                request.reply.send(Err(full.clone()));
             }
         }
     }

@@ -111,6 +111,8 @@ pub(crate) struct Engine {
     stopping_until: Option<Instant>,
     /// Until when the pending batch waits for company.
     linger_until: Option<Instant>,
+    /// Bytes since the last snapshot at which the next one is written.
+    snapshot_due_bytes: u64,
 }
 
 impl Engine {
@@ -151,6 +153,7 @@ impl Engine {
             shutdown,
             stopping_until: None,
             linger_until: None,
+            snapshot_due_bytes: SNAPSHOT_EVERY_BYTES,
         };
         let handle = EngineHandle::new(command_sender, feed, shutdown_sender);
         Ok((engine, handle))
@@ -191,7 +194,8 @@ impl Engine {
     fn next_deadline(&self) -> Option<Instant> {
         let machine =
             self.state.next_deadline().map(|due| Instant::now() + due.since(self.clock.now().boot));
-        [machine, self.stopping_until, self.linger_until].into_iter().flatten().min()
+        let linger = self.linger_until.filter(|_| !self.store.is_busy());
+        [machine, self.stopping_until, linger].into_iter().flatten().min()
     }
 
     fn begin_shutdown(&mut self) {
@@ -285,7 +289,7 @@ impl Engine {
         }
         if self.failed.is_some() {
             self.drop_pending();
-        } else if self.standing.since_snapshot > SNAPSHOT_EVERY_BYTES {
+        } else if self.standing.since_snapshot > self.snapshot_due_bytes {
             // Before the next batch: under load there always is one, and the journal must not outgrow
             // its bound.
             self.write_snapshot();
@@ -340,9 +344,11 @@ impl Engine {
             }
             Some(Done::Snapshotted(result, standing)) => {
                 self.standing = standing;
+                self.snapshot_due_bytes = SNAPSHOT_EVERY_BYTES;
                 if let Err(error) = result {
                     tracing::warn!(%error, "no snapshot was written; the journal goes on");
-                    self.standing.since_snapshot = 0;
+                    // A full disk is not asked again with every batch.
+                    self.snapshot_due_bytes += standing.since_snapshot;
                 }
             }
             Some(Done::Room(result, standing)) => self.room_answered(result, standing),

@@ -28,7 +28,7 @@ use super::{LogSink, RunOrder, StopSignal};
 const READ_CHUNKS_PER_TURN_MAX: usize = 4;
 
 /// How long the processes of a run whose shim died may take to be found and killed.
-const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
+const SWEEP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Everything up to the start of the agent.
 pub(super) struct Prepared {
@@ -102,7 +102,7 @@ impl Attempt<'_> {
             asked: None,
         };
         let supervised = watch.supervise(&mut shim, &run_spec).await;
-        watch.output.finish(&self.log);
+        watch.output.finish(&self.log).await;
         let (own_stop, asked, started_at) = (watch.own_stop.take(), watch.asked, watch.started_at);
         let (mut reader, mut events) = (watch.output.agent, watch.output.file);
         let facts = Facts { own_stop, asked, started_at, agent_id: agent.id() };
@@ -191,7 +191,7 @@ impl Watch<'_> {
                     Report::Ended(ended) => return Supervised::Ended(ended),
                     Report::KillFailed { ended, .. } => return Supervised::KillFailed(ended),
                     Report::Lost => {
-                        let swept = ostler_supervise::sweep(&spec.marker, SWEEP_DEADLINE).await;
+                        let swept = ostler_supervise::sweep(&spec.marker, SWEEP_TIME_MAX).await;
                         return Supervised::ShimLost { killed: swept.killed, remaining: swept.remaining };
                     }
                 },
@@ -308,8 +308,10 @@ impl Output {
     }
 
     /// Reads what is left once nothing more can come.
-    fn finish(&mut self, log: &LogSink) {
-        while self.read_one(log) {}
+    async fn finish(&mut self, log: &LogSink) {
+        while self.read_some(log) {
+            tokio::task::yield_now().await;
+        }
         self.agent.finish_streams(&mut self.events);
         self.show(log);
     }
@@ -324,6 +326,7 @@ fn is_hopeless(class: FailureClass) -> bool {
 fn spawn_failed(kind: ostler_supervise::SpawnErrorKind, message: String) -> Failure {
     let class = match kind {
         ostler_supervise::SpawnErrorKind::NotFound => FailureClass::NotInstalled,
+        ostler_supervise::SpawnErrorKind::Storage => FailureClass::Storage,
         _ => FailureClass::Spawn,
     };
     Failure::new(class, message)

@@ -71,7 +71,7 @@ struct Inner {
 }
 
 /// How long the processes of an interrupted run may take to be found and killed.
-const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
+const SWEEP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Lines of an interrupted run that are read back; the tail's own bound cuts them further.
 const LAST_WORDS_LINES_MAX: usize = 500;
@@ -288,7 +288,7 @@ impl Inner {
             Utf8PathBuf::from(&order.spec.cwd),
         );
         run_spec.args = launch.args;
-        run_spec.env = self.environment(order, agent, &launch.env_set, &launch.env_remove);
+        run_spec.env = self.environment(order, agent, &launch.env_set);
         run_spec.stdin = match launch.stdin {
             LaunchStdin::Null => Stdin::Null,
             LaunchStdin::Prompt(bytes) => Stdin::Bytes(bytes),
@@ -314,16 +314,13 @@ impl Inner {
         order: &RunOrder,
         agent: &dyn Agent,
         set: &[(String, String)],
-        remove: &[&str],
     ) -> Vec<(OsString, OsString)> {
         let env = ostler_agents::environment_for(
             agent,
             order.input.env.clone(),
             self.settings.env.iter().cloned(),
         );
-        let kept = env.into_iter().filter(|(key, _)| {
-            !remove.contains(&key.as_str()) && !set.iter().any(|(name, _)| name == key)
-        });
+        let kept = env.into_iter().filter(|(key, _)| !set.iter().any(|(name, _)| name == key));
         let pwd = ("PWD".to_owned(), order.spec.cwd.clone());
         kept.filter(|(key, _)| key != "PWD")
             .chain(set.iter().cloned())
@@ -430,7 +427,7 @@ impl Inner {
 fn end_what_is_left(marker: &str, run: &RunId) {
     let (marker, run) = (marker.to_owned(), run.to_string());
     tokio::spawn(async move {
-        let swept = ostler_supervise::sweep(&marker, SWEEP_DEADLINE).await;
+        let swept = ostler_supervise::sweep(&marker, SWEEP_TIME_MAX).await;
         if !swept.remaining.is_empty() {
             tracing::error!(%run, left = swept.remaining.len(), "processes of an interrupted run could not be killed");
         }

@@ -53,10 +53,7 @@ pub fn encode_chunk(
         ChunkKind::Snapshot => ("snapshot_chunk", "snapshot_data"),
         ChunkKind::Event => ("event_chunk", "event_data"),
     };
-    let slice = document
-        .chunks(slice_bytes(max))
-        .nth(index)
-        .ok_or(FrameError::Empty)?;
+    let slice = document.chunks(slice_bytes(max)).nth(index).ok_or(FrameError::Empty)?;
     let count = chunk_count(document.len(), max);
     frame::append(out, max, |out| {
         write!(
@@ -165,11 +162,7 @@ impl Default for Assembler {
 impl Assembler {
     /// Takes documents of at most `max` bytes.
     pub const fn new(max: usize) -> Self {
-        Self {
-            max,
-            open: None,
-            document: Vec::new(),
-        }
+        Self { max, open: None, document: Vec::new() }
     }
 
     /// Whether a document is under way.

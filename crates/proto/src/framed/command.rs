@@ -44,10 +44,7 @@ pub const AGENT_COMMAND: &str = "command";
 
 /// A command that passed the gate, or that a client is about to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every command of a busy client is a submit"
-)]
+#[expect(clippy::large_enum_variant, reason = "nearly every command of a busy client is a submit")]
 pub enum Command {
     /// All live tasks.
     List,
@@ -239,18 +236,12 @@ impl Command {
         match gate::string(kind).as_deref() {
             Some("list") => Ok(Self::List),
             Some("submit") => submit(&fields).map(Self::Submit),
-            Some("cancel") => Ok(Self::Cancel {
-                task_id: task_id(&fields)?,
-            }),
-            Some("retry") => Ok(Self::Retry {
-                task_id: task_id(&fields)?,
-            }),
+            Some("cancel") => Ok(Self::Cancel { task_id: task_id(&fields)? }),
+            Some("retry") => Ok(Self::Retry { task_id: task_id(&fields)? }),
             Some("set_limit") => {
                 let limit = fields.limit.ok_or("limit is missing")?;
                 let limit = gate::integer_within("limit", limit, u64::from(LIMIT_MAX))?;
-                Ok(Self::SetLimit {
-                    limit: u8::try_from(limit).unwrap_or(LIMIT_MAX),
-                })
+                Ok(Self::SetLimit { limit: u8::try_from(limit).unwrap_or(LIMIT_MAX) })
             }
             Some("approval") => approval(&fields),
             _ => Err("unknown command type".into()),
@@ -273,11 +264,7 @@ fn approval(fields: &Fields<'_>) -> Result<Command, String> {
         Some("approve_session") => Decision::ApproveSession,
         _ => return Err("decision must be approve, deny or approve_session".into()),
     };
-    Ok(Command::Approval {
-        task_id,
-        approval_id,
-        decision,
-    })
+    Ok(Command::Approval { task_id, approval_id, decision })
 }
 
 fn submit(fields: &Fields<'_>) -> Result<Submit, String> {
@@ -331,9 +318,7 @@ fn prompt(fields: &Fields<'_>, agent: Option<&str>) -> Result<String, String> {
     if prompt.trim().is_empty() && !may_be_empty {
         Err("prompt is empty".into())
     } else if prompt.len() > AGENT_PROMPT_BYTES_MAX {
-        Err(format!(
-            "prompt is longer than {AGENT_PROMPT_BYTES_MAX} bytes"
-        ))
+        Err(format!("prompt is longer than {AGENT_PROMPT_BYTES_MAX} bytes"))
     } else {
         Ok(prompt)
     }
@@ -345,9 +330,7 @@ fn word(
     raw: Option<&RawValue>,
     chars_max: usize,
 ) -> Result<Option<String>, String> {
-    gate::optional(name, raw, chars_max)?
-        .map(|text| gate::no_nul(name, text))
-        .transpose()
+    gate::optional(name, raw, chars_max)?.map(|text| gate::no_nul(name, text)).transpose()
 }
 
 fn argv(fields: &Fields<'_>, agent: Option<&str>) -> Result<Vec<String>, String> {
@@ -379,21 +362,13 @@ fn env(fields: &Fields<'_>) -> Result<BTreeMap<String, String>, String> {
     };
     let env: BTreeMap<String, String> =
         serde_json::from_str(raw.get()).map_err(|_| "env must be an object of strings")?;
-    if env
-        .keys()
-        .any(|name| name.is_empty() || name.contains(['=', '\0']))
-    {
+    if env.keys().any(|name| name.is_empty() || name.contains(['=', '\0'])) {
         return Err("env has an invalid name".into());
     }
     if env.values().any(|value| value.contains('\0')) {
         return Err("env contains NUL".into());
     }
-    if env
-        .iter()
-        .map(|(name, value)| name.len() + value.len() + 2)
-        .sum::<usize>()
-        > ENV_BYTES_MAX
-    {
+    if env.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>() > ENV_BYTES_MAX {
         return Err(format!("env is longer than {ENV_BYTES_MAX} bytes"));
     }
     Ok(env)
@@ -425,17 +400,9 @@ struct Wire<'a> {
 enum Body<'a> {
     Nothing {},
     Submit(&'a Submit),
-    Task {
-        task_id: &'a str,
-    },
-    Limit {
-        limit: u8,
-    },
-    Approval {
-        task_id: &'a str,
-        approval_id: &'a str,
-        decision: Decision,
-    },
+    Task { task_id: &'a str },
+    Limit { limit: u8 },
+    Approval { task_id: &'a str, approval_id: &'a str, decision: Decision },
 }
 
 impl Serialize for Command {
@@ -446,24 +413,10 @@ impl Serialize for Command {
             Self::Cancel { task_id } => ("cancel", Body::Task { task_id }),
             Self::Retry { task_id } => ("retry", Body::Task { task_id }),
             Self::SetLimit { limit } => ("set_limit", Body::Limit { limit: *limit }),
-            Self::Approval {
-                task_id,
-                approval_id,
-                decision,
-            } => (
-                "approval",
-                Body::Approval {
-                    task_id,
-                    approval_id,
-                    decision: *decision,
-                },
-            ),
+            Self::Approval { task_id, approval_id, decision } => {
+                ("approval", Body::Approval { task_id, approval_id, decision: *decision })
+            }
         };
-        Wire {
-            version: COMMAND_VERSION,
-            r#type,
-            body,
-        }
-        .serialize(serializer)
+        Wire { version: COMMAND_VERSION, r#type, body }.serialize(serializer)
     }
 }

@@ -53,10 +53,7 @@ pub enum ReadError {
 /// 0, or more than `max`: the connection must end before the body is read or memory for it is taken.
 pub fn frame_len(header: [u8; HEADER_BYTES], max: usize) -> Result<usize, FrameError> {
     // A length that does not fit `usize` is beyond any `max` too.
-    check_len(
-        usize::try_from(u32::from_be_bytes(header)).unwrap_or(usize::MAX),
-        max,
-    )
+    check_len(usize::try_from(u32::from_be_bytes(header)).unwrap_or(usize::MAX), max)
 }
 
 /// The frame with this body.
@@ -81,9 +78,7 @@ pub fn encode_into(
     value: &impl Serialize,
     max: usize,
 ) -> Result<(), FrameError> {
-    append(out, max, |out| {
-        serde_json::to_writer(out, value).map_err(|_| FrameError::NotJson)
-    })
+    append(out, max, |out| serde_json::to_writer(out, value).map_err(|_| FrameError::NotJson))
 }
 
 /// Appends a frame whose body `write` appends; puts `out` back when that is not a good frame.
@@ -129,9 +124,7 @@ const fn check_len(bytes: usize, max: usize) -> Result<usize, FrameError> {
 /// A bad length, a stream that ends inside the frame, or a failed read. The stream is then of no use.
 pub fn read_frame(from: &mut impl Read, max: usize) -> Result<Option<Vec<u8>>, ReadError> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
-    from.by_ref()
-        .take(HEADER_BYTES as u64)
-        .read_to_end(&mut header)?;
+    from.by_ref().take(HEADER_BYTES as u64).read_to_end(&mut header)?;
     if header.is_empty() {
         return Ok(None);
     }
@@ -139,11 +132,7 @@ pub fn read_frame(from: &mut impl Read, max: usize) -> Result<Option<Vec<u8>>, R
     let bytes = frame_len(header, max)?;
     let mut body = Vec::new();
     from.by_ref().take(bytes as u64).read_to_end(&mut body)?;
-    if body.len() == bytes {
-        Ok(Some(body))
-    } else {
-        Err(ReadError::Truncated)
-    }
+    if body.len() == bytes { Ok(Some(body)) } else { Err(ReadError::Truncated) }
 }
 
 /// Writes `json` as one frame, in one `write_all`, and flushes. Blocks.

@@ -13,14 +13,8 @@ pub fn fuzz_client_message(body: &[u8]) {
     let Ok(message) = ClientMessage::parse(body) else {
         return;
     };
-    let again = serde_json::to_vec(&message)
-        .ok()
-        .and_then(|text| ClientMessage::parse(&text).ok());
-    debug_assert_eq!(
-        again.as_ref(),
-        Some(&message),
-        "what was read can be written and read"
-    );
+    let again = serde_json::to_vec(&message).ok().and_then(|text| ClientMessage::parse(&text).ok());
+    debug_assert_eq!(again.as_ref(), Some(&message), "what was read can be written and read");
     let ClientMessage::Command { command, .. } = message else {
         return;
     };
@@ -38,14 +32,8 @@ fn judge(raw: &RawCommand) {
     let Ok(command) = Command::parse(raw) else {
         return;
     };
-    let again = RawCommand::new(&command)
-        .ok()
-        .and_then(|raw| Command::parse(&raw).ok());
-    debug_assert_eq!(
-        again.as_ref(),
-        Some(&command),
-        "the gate takes what it gave"
-    );
+    let again = RawCommand::new(&command).ok().and_then(|raw| Command::parse(&raw).ok());
+    debug_assert_eq!(again.as_ref(), Some(&command), "the gate takes what it gave");
 }
 
 /// What a client does with a frame of the daemon.
@@ -66,19 +54,10 @@ pub fn fuzz_assembler(script: &[u8]) {
         let [choice, index, count, data @ ..] = line else {
             continue;
         };
-        let kind = if choice % 2 == 0 {
-            ChunkKind::Snapshot
-        } else {
-            ChunkKind::Event
-        };
+        let kind = if choice % 2 == 0 { ChunkKind::Snapshot } else { ChunkKind::Event };
         let data = String::from_utf8_lossy(data);
-        let done = assembler.push(
-            kind,
-            u64::from(choice / 64),
-            (*index).into(),
-            (*count).into(),
-            &data,
-        );
+        let done =
+            assembler.push(kind, u64::from(choice / 64), (*index).into(), (*count).into(), &data);
         debug_assert!(!matches!(done, Ok(Some(document)) if document.len() > 1024));
     }
 }

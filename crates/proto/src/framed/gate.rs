@@ -82,11 +82,7 @@ pub(super) fn required(
     raw: Option<&RawValue>,
     chars_max: usize,
 ) -> Result<String, String> {
-    text(
-        name,
-        raw.ok_or_else(|| format!("{name} is missing"))?,
-        chars_max,
-    )
+    text(name, raw.ok_or_else(|| format!("{name} is missing"))?, chars_max)
 }
 
 /// The same, when it is there and not `null`.
@@ -95,9 +91,7 @@ pub(super) fn optional(
     raw: Option<&RawValue>,
     chars_max: usize,
 ) -> Result<Option<String>, String> {
-    not_null(raw)
-        .map(|raw| text(name, raw, chars_max))
-        .transpose()
+    not_null(raw).map(|raw| text(name, raw, chars_max)).transpose()
 }
 
 fn text(name: &'static str, raw: &RawValue, chars_max: usize) -> Result<String, String> {
@@ -109,11 +103,7 @@ fn text(name: &'static str, raw: &RawValue, chars_max: usize) -> Result<String, 
     if trimmed.chars().nth(chars_max).is_some() {
         return Err(format!("{name} is longer than {chars_max} characters"));
     }
-    Ok(if trimmed.len() == text.len() {
-        text
-    } else {
-        trimmed.to_owned()
-    })
+    Ok(if trimmed.len() == text.len() { text } else { trimmed.to_owned() })
 }
 
 /// Refuses control characters.
@@ -127,11 +117,7 @@ pub(super) fn no_control(name: &'static str, text: String) -> Result<String, Str
 
 /// Refuses NUL, which no path, argument or environment can carry.
 pub(super) fn no_nul(name: &'static str, text: String) -> Result<String, String> {
-    if text.contains('\0') {
-        Err(format!("{name} contains NUL"))
-    } else {
-        Ok(text)
-    }
+    if text.contains('\0') { Err(format!("{name} contains NUL")) } else { Ok(text) }
 }
 
 /// A boolean that is false when absent.

@@ -48,9 +48,7 @@ pub(crate) fn check(text: &str, opaque: Option<&str>) -> Result<(), Problem> {
                     return Err(Problem::TooDeep);
                 }
                 key_is_next = byte == b'{';
-                levels.push(Level {
-                    keys_from: key_is_next.then_some(keys.len()),
-                });
+                levels.push(Level { keys_from: key_is_next.then_some(keys.len()) });
             }
             b'}' | b']' => {
                 key_is_next = false;
@@ -111,9 +109,7 @@ fn value_end(bytes: &[u8], mut at: usize) -> usize {
 
 /// The key that the literal `quoted` spells; one that spells none stands for itself.
 fn unescape(quoted: &str) -> std::borrow::Cow<'_, str> {
-    let inner = quoted
-        .strip_prefix('"')
-        .and_then(|rest| rest.strip_suffix('"'));
+    let inner = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     match inner {
         Some(inner) if !inner.contains('\\') => inner.into(),
         _ => serde_json::from_str::<String>(quoted).map_or_else(|_| quoted.into(), Into::into),

@@ -115,10 +115,7 @@ impl ClientMessage {
     /// None in practice; [`FrameError::NotJson`] if the command has no JSON form.
     pub fn command(id: impl Into<String>, command: &Command) -> Result<Self, FrameError> {
         let command = RawCommand::new(command).map_err(|_| FrameError::NotJson)?;
-        Ok(Self::Command {
-            id: id.into(),
-            command,
-        })
+        Ok(Self::Command { id: id.into(), command })
     }
 
     /// Reads a frame's body.
@@ -154,20 +151,13 @@ impl ClientMessage {
                 bounded(hello.0.client_id.len(), CLIENT_ID_BYTES_MAX, "clientId")?;
                 Ok(Self::Hello(hello.0))
             }
-            "ack" => Ok(Self::Ack {
-                sequence: field(envelope.sequence, "sequence")?,
-            }),
-            "pong" => Ok(Self::Pong {
-                sequence: field(envelope.sequence, "sequence")?,
-            }),
+            "ack" => Ok(Self::Ack { sequence: field(envelope.sequence, "sequence")? }),
+            "pong" => Ok(Self::Pong { sequence: field(envelope.sequence, "sequence")? }),
             "command" => {
                 let id: String = field(envelope.id, "id")?;
                 bounded(id.len(), COMMAND_ID_BYTES_MAX, "id")?;
                 let raw = envelope.command.ok_or(MessageError::Missing("command"))?;
-                Ok(Self::Command {
-                    id,
-                    command: RawCommand::from_raw(raw.to_owned()),
-                })
+                Ok(Self::Command { id, command: RawCommand::from_raw(raw.to_owned()) })
             }
             _ => Err(MessageError::UnknownType),
         }
@@ -183,11 +173,7 @@ fn field<T: DeserializeOwned>(
 }
 
 fn bounded(bytes: usize, max: usize, name: &'static str) -> Result<(), MessageError> {
-    if bytes > max {
-        Err(MessageError::TooLong(name))
-    } else {
-        Ok(())
-    }
+    if bytes > max { Err(MessageError::TooLong(name)) } else { Ok(()) }
 }
 
 fn malformed_utf8(body: &[u8]) -> MessageError {
@@ -204,9 +190,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Object<T> {
         if !raw.get().starts_with('{') {
             return Err(serde::de::Error::custom("expected an object"));
         }
-        serde_json::from_str(raw.get())
-            .map(Self)
-            .map_err(serde::de::Error::custom)
+        serde_json::from_str(raw.get()).map(Self).map_err(serde::de::Error::custom)
     }
 }
 

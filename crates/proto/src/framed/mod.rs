@@ -60,8 +60,6 @@ pub use task::{
 pub const PROTOCOL_VERSION: u32 = 3;
 /// The `version` of every command and of every successful result.
 pub const COMMAND_VERSION: u32 = 1;
-/// The default of [`Welcome::heartbeat_seconds`].
-pub const HEARTBEAT_SECONDS: u32 = 15;
 /// The `eventType` of a changed task; the payload is the whole [`Task`].
 pub const EVENT_TASK_CHANGED: &str = "task_changed";
 /// The `eventType` of a changed limit; the payload is a [`LimitResult`].

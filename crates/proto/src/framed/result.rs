@@ -61,10 +61,7 @@ pub struct LimitResult {
 impl LimitResult {
     /// The result with this limit.
     pub const fn new(limit: u8) -> Self {
-        Self {
-            version: COMMAND_VERSION,
-            limit,
-        }
+        Self { version: COMMAND_VERSION, limit }
     }
 }
 
@@ -91,28 +88,12 @@ pub fn encode_result<T: Serialize>(
         Ok(result) => (true, None, Some(result)),
         Err(error) => (false, Some(error), None),
     };
-    frame::encode_into(
-        out,
-        &ResultRef {
-            r#type: "command_result",
-            id,
-            ok,
-            error,
-            result,
-        },
-        max,
-    )
+    frame::encode_into(out, &ResultRef { r#type: "command_result", id, ok, error, result }, max)
 }
 
 /// Bytes that the result itself may have, so that its `command_result` frame has at most `max`.
 pub fn result_bytes_max(id: &str, max: usize) -> usize {
-    let empty = ResultRef {
-        r#type: "command_result",
-        id,
-        ok: true,
-        error: None,
-        result: Some(&0),
-    };
+    let empty = ResultRef { r#type: "command_result", id, ok: true, error: None, result: Some(&0) };
     // One byte of the frame is the 0 in the result's place.
     max.saturating_sub(json_bytes(&empty).saturating_sub(1))
 }
@@ -120,11 +101,7 @@ pub fn result_bytes_max(id: &str, max: usize) -> usize {
 /// The answer to `submit`, `cancel` or `retry` in at most `max_bytes` (see [`result_bytes_max`]): the oldest
 /// lines of the tail are left out, then the receipt's text. A task that is too large without them stays so.
 pub fn fit_task(state: TaskState, task: Task, max_bytes: usize) -> TaskResult {
-    let mut result = TaskResult {
-        version: COMMAND_VERSION,
-        state,
-        task,
-    };
+    let mut result = TaskResult { version: COMMAND_VERSION, state, task };
     let excess = |result: &TaskResult| json_bytes(result).saturating_sub(max_bytes);
     let too_much = excess(&result);
     fit_tails(std::slice::from_mut(&mut result.task), too_much);
@@ -141,17 +118,9 @@ pub fn fit_task(state: TaskState, task: Task, max_bytes: usize) -> TaskResult {
 /// number of bytes or all it has; then the receipts' texts; then the oldest settled tasks; then, if even that
 /// is not enough, the last in the queue. With a task left out, `truncated` is set.
 pub fn fit_list(tasks: Vec<Task>, max_bytes: usize) -> ListResult {
-    let mut list = ListResult {
-        version: COMMAND_VERSION,
-        tasks,
-        truncated: false,
-    };
+    let mut list = ListResult { version: COMMAND_VERSION, tasks, truncated: false };
     // Cheaply, by length alone, what is far too much in any spelling; the rest is measured.
-    cut_tails(
-        &mut list.tasks,
-        |line| line.len() + 2,
-        |_| max_bytes.saturating_mul(4),
-    );
+    cut_tails(&mut list.tasks, |line| line.len() + 2, |_| max_bytes.saturating_mul(4));
     let excess = |list: &ListResult| json_bytes(list).saturating_sub(max_bytes);
     let too_much = excess(&list);
     fit_tails(&mut list.tasks, too_much);
@@ -194,11 +163,7 @@ fn drop_tasks(tasks: &mut Vec<Task>, excess: usize) {
 /// Evenly: every tail keeps the newest lines within one common number of bytes, the largest that will do.
 pub fn fit_tails(tasks: &mut [Task], excess_bytes: usize) {
     if excess_bytes > 0 {
-        cut_tails(
-            tasks,
-            |line| json_bytes(&line),
-            |full| full.saturating_sub(excess_bytes),
-        );
+        cut_tails(tasks, |line| json_bytes(&line), |full| full.saturating_sub(excess_bytes));
     }
 }
 
@@ -218,11 +183,7 @@ fn cut_tails(
     let kept = |costs: &[usize], share: usize| costs.partition_point(|&cost| cost <= share);
     let total = |share: usize| -> usize {
         let cost = |costs: &Vec<usize>| {
-            kept(costs, share)
-                .checked_sub(1)
-                .and_then(|last| costs.get(last))
-                .copied()
-                .unwrap_or(0)
+            kept(costs, share).checked_sub(1).and_then(|last| costs.get(last)).copied().unwrap_or(0)
         };
         tails.iter().map(cost).sum()
     };
@@ -230,11 +191,7 @@ fn cut_tails(
     let (mut share, mut above) = (0, goal + 1);
     while above - share > 1 {
         let middle = share + (above - share) / 2;
-        if total(middle) <= goal {
-            share = middle
-        } else {
-            above = middle
-        }
+        if total(middle) <= goal { share = middle } else { above = middle }
     }
     for (task, costs) in tasks.iter_mut().zip(&tails) {
         let gone = task.log_tail.len() - kept(costs, share);

@@ -141,21 +141,17 @@ impl TryFrom<Envelope> for ServerMessage {
         let chunk_index = from.chunk_index.ok_or_else(|| missing("chunk_index"));
         let chunk_count = from.chunk_count.ok_or_else(|| missing("chunk_count"));
         Ok(match kind {
-            "welcome" => Self::Welcome {
-                welcome: from.welcome.ok_or_else(|| missing("welcome"))?,
-            },
-            "version_rejected" => Self::VersionRejected {
-                supported: from.supported.unwrap_or_default(),
-            },
+            "welcome" => Self::Welcome { welcome: from.welcome.ok_or_else(|| missing("welcome"))? },
+            "version_rejected" => {
+                Self::VersionRejected { supported: from.supported.unwrap_or_default() }
+            }
             "snapshot_chunk" => Self::SnapshotChunk {
                 sequence: sequence?,
                 chunk_index: chunk_index?,
                 chunk_count: chunk_count?,
                 snapshot_data: from.snapshot_data.ok_or_else(|| missing("snapshot_data"))?,
             },
-            "event" => Self::Event {
-                event: from.event.ok_or_else(|| missing("event"))?,
-            },
+            "event" => Self::Event { event: from.event.ok_or_else(|| missing("event"))? },
             "event_chunk" => Self::EventChunk {
                 sequence: sequence?,
                 chunk_index: chunk_index?,
@@ -168,9 +164,7 @@ impl TryFrom<Envelope> for ServerMessage {
                 error: from.error,
                 result: from.result,
             }),
-            "heartbeat" => Self::Heartbeat {
-                sequence: sequence?,
-            },
+            "heartbeat" => Self::Heartbeat { sequence: sequence? },
             _ => return Err("unknown message type".into()),
         })
     }

@@ -289,11 +289,8 @@ impl Snapshot {
 impl Serialize for Snapshot {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let tasks = self.tasks.iter().map(|task| (task.task_id.as_str(), task));
-        SnapshotRef {
-            last_sequence: self.last_sequence,
-            tasks: TasksById(tasks),
-        }
-        .serialize(serializer)
+        SnapshotRef { last_sequence: self.last_sequence, tasks: TasksById(tasks) }
+            .serialize(serializer)
     }
 }
 
@@ -306,10 +303,7 @@ pub fn encode_snapshot<'a, T: Serialize + ?Sized + 'a>(
     last_sequence: u64,
     tasks: impl Iterator<Item = (&'a str, &'a T)> + Clone,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&SnapshotRef {
-        last_sequence,
-        tasks: TasksById(tasks),
-    })
+    serde_json::to_vec(&SnapshotRef { last_sequence, tasks: TasksById(tasks) })
 }
 
 #[derive(Serialize)]

@@ -124,7 +124,7 @@ pub(super) fn run(control: UnixStream, children: UnixStream, hooks: ShimHooks) -
     (spec.args, spec.env, spec.scrub) = (Vec::new(), Vec::new(), Vec::new());
     spec.stdin = Stdin::Null;
     let mut run = Run {
-        tree: Tree::new(spec.keep.clone(), hooks.immortal),
+        tree: Tree::new(leader, spec.keep.clone(), hooks.immortal),
         spec,
         link,
         children,

@@ -32,6 +32,8 @@ pub(super) enum Reaped {
 
 pub(super) struct Tree {
     me: i32,
+    /// The agent itself: no keep-list lets it live.
+    leader: i32,
     keep: Vec<String>,
     /// Tests make processes immortal with it.
     immortal: fn(i32) -> bool,
@@ -39,9 +41,9 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new(keep: Vec<String>, immortal: fn(i32) -> bool) -> Self {
+    pub(super) fn new(leader: i32, keep: Vec<String>, immortal: fn(i32) -> bool) -> Self {
         let me = rustix::process::getpid().as_raw_nonzero().get();
-        Self { me, keep, immortal, killed: Vec::new() }
+        Self { me, leader, keep, immortal, killed: Vec::new() }
     }
 
     /// Reaps what has ended and tells `ended` about each.
@@ -68,12 +70,9 @@ impl Tree {
         // Parents come before their children.
         for stat in all {
             let below = kept.iter().any(|parent| parent.pid == stat.parent);
-            if below || self.keep.iter().any(|name| *name == argv0(stat.pid)) {
-                &mut kept
-            } else {
-                &mut rest
-            }
-            .push(stat);
+            let named = || self.keep.iter().any(|name| *name == argv0(stat.pid));
+            if below || (stat.pid != self.leader && named()) { &mut kept } else { &mut rest }
+                .push(stat);
         }
         (rest, kept)
     }

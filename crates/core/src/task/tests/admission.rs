@@ -7,20 +7,13 @@ use crate::outcome::FailureClass;
 use crate::task::*;
 
 fn small(live_tasks_max: usize) -> Machine {
-    Machine::with(TaskBounds {
-        live_tasks_max,
-        ..TaskBounds::default()
-    })
+    Machine::with(TaskBounds { live_tasks_max, ..TaskBounds::default() })
 }
 
 /// Submits with the archive remembering the id.
 fn submit_archived(machine: &mut Machine, name: &str) -> Vec<Effect> {
     let request = RequestId(99);
-    machine.step(Input::Submit {
-        request,
-        spec: spec(name),
-        known_elsewhere: true,
-    })
+    machine.step(Input::Submit { request, spec: spec(name), known_elsewhere: true })
 }
 
 #[test]
@@ -29,19 +22,11 @@ fn r_51_a_submission_is_queued_answered_and_started_in_one_step() {
     let effects = machine.submit(spec("a"));
     assert_eq!(
         told(&effects),
-        [
-            "TaskQueued a",
-            "1: submitted TaskQueued",
-            "TaskRunning a",
-            "start a#1"
-        ]
+        ["TaskQueued a", "1: submitted TaskQueued", "TaskRunning a", "start a#1"]
     );
     let task = machine.task("a");
     assert_eq!((task.attempt, task.log_lines, task.outcome), (1, 0, None));
-    assert_eq!(
-        told(&machine.ended("a", completed())),
-        ["TaskCompleted a", "drop a"]
-    );
+    assert_eq!(told(&machine.ended("a", completed())), ["TaskCompleted a", "drop a"]);
 }
 
 #[test]
@@ -52,10 +37,7 @@ fn r_58_r_67_an_id_that_exists_in_any_state_live_or_archived_is_refused() {
     for name in ["runs", "waits"] {
         let before = machine.state.clone();
         let effects = machine.submit(spec(name));
-        assert!(
-            told(&effects)[0].ends_with(": task id already exists"),
-            "{effects:?}"
-        );
+        assert!(told(&effects)[0].ends_with(": task id already exists"), "{effects:?}");
         assert_eq!((effects.len(), &before), (1, &machine.state));
     }
     machine.cancel("waits");
@@ -63,10 +45,7 @@ fn r_58_r_67_an_id_that_exists_in_any_state_live_or_archived_is_refused() {
     for name in ["runs", "waits"] {
         assert!(told(&machine.submit(spec(name)))[0].ends_with(": task id already exists"));
     }
-    assert_eq!(
-        told(&submit_archived(&mut machine, "old")),
-        ["99: task id already exists"]
-    );
+    assert_eq!(told(&submit_archived(&mut machine, "old")), ["99: task id already exists"]);
     assert_eq!(machine.state.get(&id("old")), None);
 }
 
@@ -90,10 +69,7 @@ fn a_full_live_set_archives_what_settled_first_and_drops_its_input() {
             "start d#1"
         ]
     );
-    assert_eq!(
-        told(&machine.submit(spec("e")))[..2],
-        ["archived a", "TaskQueued e"]
-    );
+    assert_eq!(told(&machine.submit(spec("e")))[..2], ["archived a", "TaskQueued e"]);
     assert_eq!(machine.state.len(), 3);
     assert!(told(&machine.cancel("a"))[0].ends_with(": task id is unknown"));
     assert!(told(&machine.retry("c"))[0].ends_with(": task id is unknown"));
@@ -108,10 +84,7 @@ fn an_archived_task_leaves_nothing_behind() {
     machine.submit(spec("second"));
     let everything = format!("{:?}", machine.state);
     assert!(everything.contains("second"));
-    assert!(
-        !everything.contains("first") && !everything.contains("its-session"),
-        "{everything}"
-    );
+    assert!(!everything.contains("first") && !everything.contains("its-session"), "{everything}");
 }
 
 #[test]
@@ -121,16 +94,10 @@ fn a_live_set_full_of_unfinished_tasks_refuses_until_one_settles() {
     machine.submit_all(&["a", "b"]);
     let before = machine.state.clone();
     let effects = machine.submit(spec("c"));
-    assert_eq!(
-        told(&effects),
-        ["4: live task set is full: 2 tasks are queued or running"]
-    );
+    assert_eq!(told(&effects), ["4: live task set is full: 2 tasks are queued or running"]);
     assert_eq!(before, machine.state);
     machine.ended("a", completed());
-    assert_eq!(
-        told(&machine.submit(spec("c")))[..2],
-        ["archived a", "TaskQueued c"]
-    );
+    assert_eq!(told(&machine.submit(spec("c")))[..2], ["archived a", "TaskQueued c"]);
 }
 
 #[test]
@@ -144,16 +111,9 @@ fn r_62_retry_queues_again_with_the_next_attempt_and_an_empty_log() {
     let effects = machine.retry("fails");
     assert_eq!(
         told(&effects),
-        [
-            "TaskQueued fails",
-            "4: queued TaskQueued",
-            "TaskRunning fails",
-            "start fails#2"
-        ]
+        ["TaskQueued fails", "4: queued TaskQueued", "TaskRunning fails", "start fails#2"]
     );
-    let Effect::Changed { task } = &effects[0] else {
-        panic!("{effects:?}")
-    };
+    let Effect::Changed { task } = &effects[0] else { panic!("{effects:?}") };
     assert_eq!((task.attempt, task.log_lines, &task.outcome), (2, 0, &None));
     assert!(told(&machine.retry("is_cancelled")).contains(&"start is_cancelled#2".to_owned()));
     machine.ended("fails", failed(FailureClass::Network));
@@ -168,20 +128,10 @@ fn r_62_a_retry_goes_to_the_end_of_the_line() {
     machine.ended("a", failed(FailureClass::ExitStatus));
     machine.submit(spec("c"));
     machine.retry("a");
-    let line: Vec<&str> = machine
-        .state
-        .iter()
-        .map(|task| task.spec.id.as_str())
-        .collect();
+    let line: Vec<&str> = machine.state.iter().map(|task| task.spec.id.as_str()).collect();
     assert_eq!(line, ["b", "c", "a"]);
-    assert_eq!(
-        told(&machine.ended("b", completed()))[2..],
-        ["TaskRunning c", "start c#1"]
-    );
-    assert_eq!(
-        told(&machine.ended("c", completed()))[2..],
-        ["TaskRunning a", "start a#2"]
-    );
+    assert_eq!(told(&machine.ended("b", completed()))[2..], ["TaskRunning c", "start c#1"]);
+    assert_eq!(told(&machine.ended("c", completed()))[2..], ["TaskRunning a", "start a#2"]);
 }
 
 #[test]
@@ -209,13 +159,8 @@ fn an_attempt_number_is_never_used_twice() {
     machine.submit(spec("a"));
     machine.ended("a", failed(FailureClass::ExitStatus));
     let order = machine.task("a").order;
-    machine
-        .state
-        .change(order, machine.now, |slot| slot.task.attempt = u32::MAX);
-    assert_eq!(
-        told(&machine.retry("a")),
-        ["2: task has no attempts left; submit a new task id"]
-    );
+    machine.state.change(order, machine.now, |slot| slot.task.attempt = u32::MAX);
+    assert_eq!(told(&machine.retry("a")), ["2: task has no attempts left; submit a new task id"]);
     assert_eq!(machine.task("a").attempt, u32::MAX);
 }
 
@@ -268,31 +213,17 @@ fn r_50_r_58_r_61_to_r_66_refusals_have_the_documented_texts() {
             "interactive approval resolution is unsupported by the daemon task adapter",
         ),
         (Refusal::NotRunning, "task is not running"),
-        (
-            Refusal::CommandQueueFull,
-            "task scheduler command queue is full",
-        ),
+        (Refusal::CommandQueueFull, "task scheduler command queue is full"),
         // Ours.
         (Refusal::LimitOutOfRange, "limit must be between 1 and 32"),
         (
-            Refusal::LiveSetFull {
-                live_tasks_max: 1_000,
-            },
+            Refusal::LiveSetFull { live_tasks_max: 1_000 },
             "live task set is full: 1000 tasks are queued or running",
         ),
         (Refusal::ShuttingDown, "daemon is shutting down"),
-        (
-            Refusal::KillFailed,
-            "task failed: some of its processes could not be ended",
-        ),
-        (
-            Refusal::TooManyCancels,
-            "task is being cancelled; 64 requests already wait for its end",
-        ),
-        (
-            Refusal::AttemptsExhausted,
-            "task has no attempts left; submit a new task id",
-        ),
+        (Refusal::KillFailed, "task failed: some of its processes could not be ended"),
+        (Refusal::TooManyCancels, "task is being cancelled; 64 requests already wait for its end"),
+        (Refusal::AttemptsExhausted, "task has no attempts left; submit a new task id"),
     ];
     for (refusal, text) in texts {
         assert_eq!(refusal.to_string(), text);
@@ -313,18 +244,9 @@ fn the_names_on_the_wire_are_the_documented_ones() {
             "TaskInterrupted"
         ]
     );
-    assert_eq!(
-        names.map(|name| TaskStatus::parse(name).unwrap()),
-        TaskStatus::ALL
-    );
+    assert_eq!(names.map(|name| TaskStatus::parse(name).unwrap()), TaskStatus::ALL);
     assert_eq!(TaskStatus::parse("taskqueued"), None);
-    assert_eq!(
-        Permissions::ALL.map(Permissions::as_str),
-        ["safe", "ask", "full"]
-    );
-    assert_eq!(
-        ["safe", "ask", "full"].map(Permissions::parse),
-        Permissions::ALL.map(Some)
-    );
+    assert_eq!(Permissions::ALL.map(Permissions::as_str), ["safe", "ask", "full"]);
+    assert_eq!(["safe", "ask", "full"].map(Permissions::parse), Permissions::ALL.map(Some));
     assert_eq!(Permissions::parse("Full"), None);
 }

@@ -14,10 +14,7 @@ const REPEATS: [(&str, &str); 15] = [
     ("shutdown", "all unfinished, once in a daemon's life"),
     ("tick", "the runs, at most LIMIT_MAX"),
     ("ended", "the cancels of a run, at most CANCELS_PER_RUN_MAX"),
-    (
-        "make_room",
-        "one; more only after a restore with a smaller bound, once for each task",
-    ),
+    ("make_room", "one; more only after a restore with a smaller bound, once for each task"),
     ("restore", "all, once"),
     ("iter", "all, for whoever lists them; the steps do not"),
     ("next_deadline", "the runs, at most LIMIT_MAX"),
@@ -52,15 +49,9 @@ const REPEATING: [&str; 10] = [
 
 fn function_named_in(line: &str) -> Option<&str> {
     let code = line.trim_start();
-    let is_definition = [
-        "fn ",
-        "pub fn ",
-        "pub(super) fn ",
-        "pub const fn ",
-        "const fn ",
-    ]
-    .iter()
-    .any(|start| code.starts_with(start));
+    let is_definition = ["fn ", "pub fn ", "pub(super) fn ", "pub const fn ", "const fn "]
+        .iter()
+        .any(|start| code.starts_with(start));
     let name = code.split("fn ").nth(1)?;
     is_definition.then(|| name.split(['(', '<']).next().unwrap())
 }
@@ -70,10 +61,7 @@ fn every_repetition_in_a_step_has_a_bound_that_is_not_the_live_tasks() {
     let mut found = std::collections::BTreeSet::new();
     for source in SOURCES {
         let mut function = "";
-        for line in source
-            .lines()
-            .filter(|line| !line.trim_start().starts_with("//"))
-        {
+        for line in source.lines().filter(|line| !line.trim_start().starts_with("//")) {
             function = function_named_in(line).unwrap_or(function);
             let is_impl = line.starts_with("impl ");
             if !is_impl && REPEATING.iter().any(|word| line.contains(word)) {
@@ -82,10 +70,7 @@ fn every_repetition_in_a_step_has_a_bound_that_is_not_the_live_tasks() {
         }
     }
     let known: std::collections::BTreeSet<&str> = REPEATS.iter().map(|(name, _)| *name).collect();
-    assert_eq!(
-        found, known,
-        "put a new repetition into the table with its bound"
-    );
+    assert_eq!(found, known, "put a new repetition into the table with its bound");
 }
 
 /// The effects of one submission, one end and one retry among `live` others, half of them queued.
@@ -103,9 +88,7 @@ fn effects_among(live: usize) -> Vec<usize> {
     vec![
         machine.submit(spec("x")).len(),
         machine.output("active-1", 10).len(),
-        machine
-            .ended("active-1", failed(crate::outcome::FailureClass::ExitStatus))
-            .len(),
+        machine.ended("active-1", failed(crate::outcome::FailureClass::ExitStatus)).len(),
         machine.retry("active-1").len(),
         machine.cancel("active-4").len(),
         machine.step(Input::Tick).len(),

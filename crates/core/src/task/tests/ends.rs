@@ -16,10 +16,7 @@ fn r_61_a_queued_task_is_cancelled_at_once() {
     let mut machine = Machine::new();
     machine.set_limit(1);
     machine.submit_all(&["a", "b"]);
-    assert_eq!(
-        told(&machine.cancel("b")),
-        ["TaskCancelled b", "4: cancelled TaskCancelled"]
-    );
+    assert_eq!(told(&machine.cancel("b")), ["TaskCancelled b", "4: cancelled TaskCancelled"]);
     assert_eq!(machine.task("b").outcome, None);
 }
 
@@ -32,16 +29,9 @@ fn r_61_a_running_task_is_cancelled_when_its_run_is_gone_and_everybody_who_asked
     assert_eq!(machine.status("a"), TaskStatus::Running);
     assert_eq!(
         told(&machine.ended("a", stopped())),
-        [
-            "TaskCancelled a",
-            "2: cancelled TaskCancelled",
-            "3: cancelled TaskCancelled"
-        ]
+        ["TaskCancelled a", "2: cancelled TaskCancelled", "3: cancelled TaskCancelled"]
     );
-    assert_eq!(
-        (machine.failure("a"), machine.verdict("a")),
-        (None, Verdict::Cancelled)
-    );
+    assert_eq!((machine.failure("a"), machine.verdict("a")), (None, Verdict::Cancelled));
 }
 
 #[test]
@@ -67,14 +57,8 @@ fn r_61_what_ended_by_itself_before_the_cancel_took_hold_is_what_it_is() {
     );
     assert_eq!(machine.verdict("done"), Verdict::Succeeded);
     let end = failed(FailureClass::Authentication);
-    assert_eq!(
-        told(&machine.ended("broken", end)),
-        ["TaskFailed broken", "4: task is not active"]
-    );
-    assert_eq!(
-        machine.failure("broken").unwrap().class,
-        FailureClass::Authentication
-    );
+    assert_eq!(told(&machine.ended("broken", end)), ["TaskFailed broken", "4: task is not active"]);
+    assert_eq!(machine.failure("broken").unwrap().class, FailureClass::Authentication);
 }
 
 #[test]
@@ -103,15 +87,9 @@ fn what_could_not_be_killed_is_failed_whatever_was_asked_or_said() {
         let outcome = outcome(Some(FailureClass::KillFailed), Verdict::Cancelled);
         assert_eq!(
             told(&machine.ended("a", RunEnd { status, outcome })),
-            [
-                "TaskFailed a",
-                "2: task failed: some of its processes could not be ended"
-            ]
+            ["TaskFailed a", "2: task failed: some of its processes could not be ended"]
         );
-        assert_eq!(
-            machine.failure("a").unwrap().class,
-            FailureClass::KillFailed
-        );
+        assert_eq!(machine.failure("a").unwrap().class, FailureClass::KillFailed);
         assert_eq!(machine.verdict("a"), Verdict::Failed);
     }
 }
@@ -126,19 +104,12 @@ fn r_73_a_run_is_ended_after_six_hours_and_the_task_says_so() {
     assert_eq!(told(&machine.step(Input::Tick)), [""; 0]);
     machine.pass(Duration::from_nanos(1));
     assert_eq!(told(&machine.step(Input::Tick)), ["stop a#1 Deadline"]);
-    assert_eq!(
-        told(&machine.step(Input::Tick)),
-        [""; 0],
-        "told to stop once"
-    );
+    assert_eq!(told(&machine.step(Input::Tick)), [""; 0], "told to stop once");
     assert_eq!(machine.state.next_deadline(), None);
     assert_eq!(told(&machine.ended("a", stopped())), ["TaskFailed a"]);
     let failure = machine.failure("a").unwrap();
     assert_eq!(failure.class, FailureClass::Timeout);
-    assert_eq!(
-        failure.message,
-        "agent-cli exceeded its 21600 second runtime limit"
-    );
+    assert_eq!(failure.message, "agent-cli exceeded its 21600 second runtime limit");
     assert_eq!(machine.verdict("a"), Verdict::Failed);
 }
 
@@ -152,27 +123,18 @@ fn r_73_each_run_has_its_own_limit_and_the_text_names_its_agent() {
     };
     machine.submit(limited("a", "claude_code", 90));
     machine.submit(limited("b", "agent_cli", 60));
-    assert_eq!(
-        machine.state.next_deadline(),
-        Some(machine.now.boot.after(seconds(60)))
-    );
+    assert_eq!(machine.state.next_deadline(), Some(machine.now.boot.after(seconds(60))));
     machine.pass(seconds(100));
     let effects = machine.step(Input::Tick);
     assert_eq!(told(&effects), ["stop a#1 Deadline", "stop b#1 Deadline"]);
     machine.ended("a", stopped());
     machine.ended("b", stopped());
     let text = |name| machine.failure(name).unwrap().message;
-    assert_eq!(
-        text("a"),
-        "claude_code exceeded its 90 second runtime limit"
-    );
+    assert_eq!(text("a"), "claude_code exceeded its 90 second runtime limit");
     assert_eq!(text("b"), "agent-cli exceeded its 60 second runtime limit");
     // The time of a retry counts from its own start.
     machine.retry("b");
-    assert_eq!(
-        machine.state.next_deadline(),
-        Some(machine.now.boot.after(seconds(60)))
-    );
+    assert_eq!(machine.state.next_deadline(), Some(machine.now.boot.after(seconds(60))));
 }
 
 #[test]
@@ -182,10 +144,7 @@ fn r_73_the_limit_counts_from_the_start_and_not_from_the_submission() {
     machine.submit_all(&["a", "b"]);
     machine.pass(seconds(3600));
     machine.ended("a", completed());
-    assert_eq!(
-        machine.state.next_deadline(),
-        Some(machine.now.boot.after(seconds(6 * 3600)))
-    );
+    assert_eq!(machine.state.next_deadline(), Some(machine.now.boot.after(seconds(6 * 3600))));
 }
 
 #[test]
@@ -221,26 +180,14 @@ fn the_first_reason_to_stop_decides() {
 #[test]
 fn status_failure_and_verdict_always_agree() {
     let classes = [None, Some(FailureClass::Quota)];
-    for (verdict, class) in Verdict::ALL
-        .into_iter()
-        .flat_map(|v| classes.map(|c| (v, c)))
-    {
+    for (verdict, class) in Verdict::ALL.into_iter().flat_map(|v| classes.map(|c| (v, c))) {
         for status in [EndStatus::Completed, EndStatus::Failed, EndStatus::Stopped] {
             let mut machine = Machine::new();
             machine.submit(spec("a"));
-            machine.ended(
-                "a",
-                RunEnd {
-                    status,
-                    outcome: outcome(class, verdict),
-                },
-            );
+            machine.ended("a", RunEnd { status, outcome: outcome(class, verdict) });
             let failure = machine.failure("a").map(|failure| failure.class);
             if status == EndStatus::Completed {
-                assert_eq!(
-                    (machine.status("a"), failure),
-                    (TaskStatus::Completed, None)
-                );
+                assert_eq!((machine.status("a"), failure), (TaskStatus::Completed, None));
                 let kept = match verdict {
                     Verdict::SucceededNoVisibleEffect | Verdict::SucceededWithWarnings => verdict,
                     _ => Verdict::Succeeded,
@@ -262,10 +209,7 @@ fn r_71_a_denied_run_fails_as_denied() {
     machine.submit(spec("a"));
     machine.ended("a", failed(FailureClass::PermissionDenied));
     assert_eq!(machine.status("a"), TaskStatus::Failed);
-    assert_eq!(
-        machine.failure("a").unwrap().class,
-        FailureClass::PermissionDenied
-    );
+    assert_eq!(machine.failure("a").unwrap().class, FailureClass::PermissionDenied);
 }
 
 #[test]
@@ -276,27 +220,14 @@ fn what_a_run_says_that_is_not_the_current_one_is_ignored() {
     machine.retry("a");
     for stale in [run("a", 1), run("a", 3), run("nobody", 1)] {
         let before = machine.state.clone();
-        let end = Input::Ended {
-            run: stale.clone(),
-            end: completed(),
-        };
+        let end = Input::Ended { run: stale.clone(), end: completed() };
         assert_eq!(told(&machine.step(end)), [""; 0]);
-        assert_eq!(
-            told(&machine.step(Input::Output {
-                run: stale,
-                log_lines: 5
-            })),
-            [""; 0]
-        );
+        assert_eq!(told(&machine.step(Input::Output { run: stale, log_lines: 5 })), [""; 0]);
         assert_eq!(before, machine.state);
     }
     machine.ended("a", failed(FailureClass::ExitStatus));
     let before = machine.state.clone();
-    assert_eq!(
-        told(&machine.ended("a", completed())),
-        [""; 0],
-        "it has ended already"
-    );
+    assert_eq!(told(&machine.ended("a", completed())), [""; 0], "it has ended already");
     assert_eq!(told(&machine.output("a", 9)), [""; 0]);
     assert_eq!(before, machine.state);
 }
@@ -316,11 +247,7 @@ fn output_alone_changes_a_task_at_most_once_a_second() {
     assert_eq!(told(&machine.step(Input::Tick)), ["TaskRunning a"]);
     assert_eq!(machine.task("a").log_lines, 9);
     assert_eq!(told(&machine.output("a", 9)), [""; 0], "nothing new");
-    assert_eq!(
-        told(&machine.output("a", 8)),
-        [""; 0],
-        "a position never moves back"
-    );
+    assert_eq!(told(&machine.output("a", 8)), [""; 0], "a position never moves back");
     assert!(machine.state.next_deadline() > Some(machine.now.boot.after(seconds(3600))));
     machine.pass(seconds(1));
     assert_eq!(told(&machine.output("a", 10)), ["TaskRunning a"]);

@@ -18,10 +18,7 @@ pub(super) fn id(name: &str) -> TaskId {
 }
 
 pub(super) fn run(name: &str, attempt: u32) -> RunId {
-    RunId {
-        task: id(name),
-        attempt,
-    }
+    RunId { task: id(name), attempt }
 }
 
 pub(super) fn spec(name: &str) -> TaskSpec {
@@ -41,10 +38,7 @@ pub(super) fn spec(name: &str) -> TaskSpec {
 }
 
 pub(super) fn in_session(name: &str, session: &str) -> TaskSpec {
-    TaskSpec {
-        session: Some(SessionId::new(session).unwrap()),
-        ..spec(name)
-    }
+    TaskSpec { session: Some(SessionId::new(session).unwrap()), ..spec(name) }
 }
 
 pub(super) fn outcome(failure: Option<FailureClass>, verdict: Verdict) -> Outcome {
@@ -74,26 +68,17 @@ pub(super) fn outcome(failure: Option<FailureClass>, verdict: Verdict) -> Outcom
 }
 
 pub(super) fn completed() -> RunEnd {
-    RunEnd {
-        status: EndStatus::Completed,
-        outcome: outcome(None, Verdict::Succeeded),
-    }
+    RunEnd { status: EndStatus::Completed, outcome: outcome(None, Verdict::Succeeded) }
 }
 
 pub(super) fn failed(class: FailureClass) -> RunEnd {
-    RunEnd {
-        status: EndStatus::Failed,
-        outcome: outcome(Some(class), Verdict::Failed),
-    }
+    RunEnd { status: EndStatus::Failed, outcome: outcome(Some(class), Verdict::Failed) }
 }
 
 /// Ended by our stop; the host knows neither why nor what the verdict is.
 pub(super) fn stopped() -> RunEnd {
     let outcome = outcome(Some(FailureClass::Signal), Verdict::Failed);
-    RunEnd {
-        status: EndStatus::Stopped,
-        outcome,
-    }
+    RunEnd { status: EndStatus::Stopped, outcome }
 }
 
 impl Machine {
@@ -110,11 +95,7 @@ impl Machine {
             wall: Timestamp::from_micros(1_000_000),
             boot: BootTime::from_duration(Duration::from_secs(10)),
         };
-        Self {
-            state,
-            now,
-            requests: 0,
-        }
+        Self { state, now, requests: 0 }
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
@@ -134,11 +115,7 @@ impl Machine {
 
     pub(super) fn submit(&mut self, spec: TaskSpec) -> Vec<Effect> {
         let request = self.request();
-        self.step(Input::Submit {
-            request,
-            spec,
-            known_elsewhere: false,
-        })
+        self.step(Input::Submit { request, spec, known_elsewhere: false })
     }
 
     pub(super) fn submit_all(&mut self, names: &[&str]) {
@@ -149,18 +126,12 @@ impl Machine {
 
     pub(super) fn cancel(&mut self, name: &str) -> Vec<Effect> {
         let request = self.request();
-        self.step(Input::Cancel {
-            request,
-            task: id(name),
-        })
+        self.step(Input::Cancel { request, task: id(name) })
     }
 
     pub(super) fn retry(&mut self, name: &str) -> Vec<Effect> {
         let request = self.request();
-        self.step(Input::Retry {
-            request,
-            task: id(name),
-        })
+        self.step(Input::Retry { request, task: id(name) })
     }
 
     pub(super) fn set_limit(&mut self, limit: u8) -> Vec<Effect> {
@@ -169,18 +140,12 @@ impl Machine {
     }
 
     pub(super) fn ended(&mut self, name: &str, end: RunEnd) -> Vec<Effect> {
-        let run = RunId {
-            task: id(name),
-            attempt: self.task(name).attempt,
-        };
+        let run = RunId { task: id(name), attempt: self.task(name).attempt };
         self.step(Input::Ended { run, end })
     }
 
     pub(super) fn output(&mut self, name: &str, log_lines: u64) -> Vec<Effect> {
-        let run = RunId {
-            task: id(name),
-            attempt: self.task(name).attempt,
-        };
+        let run = RunId { task: id(name), attempt: self.task(name).attempt };
         self.step(Input::Output { run, log_lines })
     }
 
@@ -193,9 +158,7 @@ impl Machine {
     }
 
     pub(super) fn failure(&self, name: &str) -> Option<Failure> {
-        self.task(name)
-            .outcome
-            .and_then(|outcome| outcome.failure.clone())
+        self.task(name).outcome.and_then(|outcome| outcome.failure.clone())
     }
 
     pub(super) fn verdict(&self, name: &str) -> Verdict {
@@ -216,10 +179,7 @@ fn tell(effect: &Effect) -> String {
         Effect::Start { run } => format!("start {run}"),
         Effect::Stop { run, reason } => format!("stop {run} {reason:?}"),
         Effect::DropInput { task } => format!("drop {task}"),
-        Effect::Answer {
-            request: RequestId(request),
-            result,
-        } => match result {
+        Effect::Answer { request: RequestId(request), result } => match result {
             Ok(Reply::Submitted(task)) => format!("{request}: submitted {}", tell_status(task)),
             Ok(Reply::Cancelled(task)) => format!("{request}: cancelled {}", tell_status(task)),
             Ok(Reply::Queued(task)) => format!("{request}: queued {}", tell_status(task)),

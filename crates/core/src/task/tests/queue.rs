@@ -13,14 +13,8 @@ fn scheduling_four_run_unless_told_otherwise_first_come_first_served() {
     assert_eq!(machine.state.waits_for(&id("e")), Some(Waiting::Limit));
     assert_eq!(machine.state.waits_for(&id("a")), None);
     let effects = machine.ended("c", completed());
-    assert_eq!(
-        told(&effects),
-        ["TaskCompleted c", "drop c", "TaskRunning e", "start e#1"]
-    );
-    assert_eq!(
-        told(&machine.ended("a", completed()))[2..],
-        ["TaskRunning f", "start f#1"]
-    );
+    assert_eq!(told(&effects), ["TaskCompleted c", "drop c", "TaskRunning e", "start e#1"]);
+    assert_eq!(told(&machine.ended("a", completed()))[2..], ["TaskRunning f", "start f#1"]);
 }
 
 #[test]
@@ -30,14 +24,7 @@ fn scheduling_a_raised_limit_starts_all_it_allows_in_one_step() {
     machine.submit_all(&["a", "b", "c", "d"]);
     assert_eq!(
         told(&machine.set_limit(3)),
-        [
-            "limit 3",
-            "6: limit 3",
-            "TaskRunning b",
-            "start b#1",
-            "TaskRunning c",
-            "start c#1"
-        ]
+        ["limit 3", "6: limit 3", "TaskRunning b", "start b#1", "TaskRunning c", "start c#1"]
     );
 }
 
@@ -50,10 +37,7 @@ fn scheduling_a_lowered_limit_stops_nobody_and_starts_nobody() {
     machine.ended("a", completed());
     machine.ended("b", completed());
     assert_eq!(machine.status("e"), TaskStatus::Queued);
-    assert_eq!(
-        told(&machine.ended("c", completed()))[2..],
-        ["TaskRunning e", "start e#1"]
-    );
+    assert_eq!(told(&machine.ended("c", completed()))[2..], ["TaskRunning e", "start e#1"]);
 }
 
 #[test]
@@ -64,20 +48,11 @@ fn scheduling_tasks_of_one_session_run_one_after_another_and_hold_back_nobody_el
     assert_eq!(machine.submit(in_session("s3", "s")).len(), 2);
     assert!(told(&machine.submit(in_session("t1", "t"))).contains(&"start t1#1".into()));
     assert!(told(&machine.submit(spec("free"))).contains(&"start free#1".into()));
-    assert_eq!(
-        machine.state.waits_for(&id("s2")),
-        Some(Waiting::Session(id("s1")))
-    );
-    assert_eq!(
-        machine.state.waits_for(&id("s3")),
-        Some(Waiting::Session(id("s2")))
-    );
+    assert_eq!(machine.state.waits_for(&id("s2")), Some(Waiting::Session(id("s1"))));
+    assert_eq!(machine.state.waits_for(&id("s3")), Some(Waiting::Session(id("s2"))));
     // Whatever became of the one before: the session goes on.
     let end = failed(FailureClass::ExitStatus);
-    assert_eq!(
-        told(&machine.ended("s1", end))[1..],
-        ["TaskRunning s2", "start s2#1"]
-    );
+    assert_eq!(told(&machine.ended("s1", end))[1..], ["TaskRunning s2", "start s2#1"]);
     machine.cancel("s2");
     assert_eq!(
         told(&machine.ended("s2", stopped()))[1..],
@@ -94,14 +69,8 @@ fn scheduling_a_session_keeps_its_place_in_the_line() {
     machine.submit(in_session("s2", "s"));
     machine.submit(spec("y"));
     // `s2` was submitted before `y` and is no longer blocked: it goes first.
-    assert_eq!(
-        told(&machine.ended("s1", completed()))[2..],
-        ["TaskRunning s2", "start s2#1"]
-    );
-    assert_eq!(
-        told(&machine.ended("x", completed()))[2..],
-        ["TaskRunning y", "start y#1"]
-    );
+    assert_eq!(told(&machine.ended("s1", completed()))[2..], ["TaskRunning s2", "start s2#1"]);
+    assert_eq!(told(&machine.ended("x", completed()))[2..], ["TaskRunning y", "start y#1"]);
 }
 
 #[test]
@@ -112,15 +81,9 @@ fn scheduling_cancelling_the_first_waiting_task_of_a_session_lets_the_next_take_
     machine.submit(in_session("s1", "s"));
     machine.submit(in_session("s2", "s"));
     assert_eq!(machine.state.waits_for(&id("s1")), Some(Waiting::Limit));
-    assert_eq!(
-        told(&machine.cancel("s1")),
-        ["TaskCancelled s1", "5: cancelled TaskCancelled"]
-    );
+    assert_eq!(told(&machine.cancel("s1")), ["TaskCancelled s1", "5: cancelled TaskCancelled"]);
     assert_eq!(machine.state.waits_for(&id("s2")), Some(Waiting::Limit));
-    assert_eq!(
-        told(&machine.ended("x", completed()))[2..],
-        ["TaskRunning s2", "start s2#1"]
-    );
+    assert_eq!(told(&machine.ended("x", completed()))[2..], ["TaskRunning s2", "start s2#1"]);
 }
 
 #[test]
@@ -129,18 +92,9 @@ fn scheduling_a_retry_does_not_overtake_its_session() {
     machine.submit(in_session("s1", "s"));
     machine.submit(in_session("s2", "s"));
     machine.ended("s1", failed(FailureClass::ExitStatus));
-    assert_eq!(
-        told(&machine.retry("s1")),
-        ["TaskQueued s1", "3: queued TaskQueued"]
-    );
-    assert_eq!(
-        machine.state.waits_for(&id("s1")),
-        Some(Waiting::Session(id("s2")))
-    );
-    assert_eq!(
-        told(&machine.ended("s2", completed()))[2..],
-        ["TaskRunning s1", "start s1#2"]
-    );
+    assert_eq!(told(&machine.retry("s1")), ["TaskQueued s1", "3: queued TaskQueued"]);
+    assert_eq!(machine.state.waits_for(&id("s1")), Some(Waiting::Session(id("s2"))));
+    assert_eq!(told(&machine.ended("s2", completed()))[2..], ["TaskRunning s1", "start s1#2"]);
 }
 
 #[test]

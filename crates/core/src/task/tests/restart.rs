@@ -26,11 +26,7 @@ fn r_80_at_startup_all_that_was_unfinished_is_interrupted_and_nothing_starts() {
     let (old, tasks) = journaled();
     assert_eq!((old.state.running(), old.state.queued()), (2, 2));
     let mut machine = restored(tasks);
-    assert_eq!(
-        (machine.state.running(), machine.state.queued()),
-        (2, 2),
-        "as journaled"
-    );
+    assert_eq!((machine.state.running(), machine.state.queued()), (2, 2), "as journaled");
     assert_eq!(machine.state.next_deadline(), None);
     assert_eq!(
         told(&machine.step(Input::Recover)),
@@ -46,11 +42,7 @@ fn r_80_at_startup_all_that_was_unfinished_is_interrupted_and_nothing_starts() {
     assert_eq!(machine.state.limit(), 2);
     machine.submit(in_session("new", "s"));
     assert!(machine.task("new").order > machine.task("waits_too").order);
-    assert_eq!(
-        machine.status("new"),
-        TaskStatus::Running,
-        "the session is free again"
-    );
+    assert_eq!(machine.status("new"), TaskStatus::Running, "the session is free again");
 }
 
 #[test]
@@ -64,10 +56,7 @@ fn r_80_recovery_happens_once_and_before_any_other_input() {
 
     let mut machine = restored(tasks);
     let effects = told(&machine.submit(spec("new")));
-    assert_eq!(
-        effects[..2],
-        ["TaskInterrupted runs", "TaskInterrupted waits"]
-    );
+    assert_eq!(effects[..2], ["TaskInterrupted runs", "TaskInterrupted waits"]);
     assert_eq!(effects[4..6], ["TaskQueued new", "1: submitted TaskQueued"]);
     assert_eq!(effects[6..], ["TaskRunning new", "start new#1"]);
 }
@@ -93,10 +82,7 @@ fn r_65_after_a_restart_no_input_is_there_to_retry_with() {
         assert_eq!((effects.len(), &before), (1, &machine.state));
     }
     let completed = &told(&machine.retry("completed"))[0];
-    assert!(
-        completed.contains("completed tasks cannot be retried"),
-        "{completed}"
-    );
+    assert!(completed.contains("completed tasks cannot be retried"), "{completed}");
 }
 
 #[test]
@@ -124,34 +110,16 @@ fn r_80_shutdown_interrupts_what_waits_stops_what_runs_and_admits_nothing() {
     );
     assert!(machine.state.is_shutting_down());
     let before = machine.state.clone();
-    for effects in [
-        machine.submit(spec("new")),
-        machine.retry("failed"),
-        machine.retry("waits_too"),
-    ] {
-        assert!(
-            told(&effects)[0].ends_with(": daemon is shutting down"),
-            "{effects:?}"
-        );
+    for effects in
+        [machine.submit(spec("new")), machine.retry("failed"), machine.retry("waits_too")]
+    {
+        assert!(told(&effects)[0].ends_with(": daemon is shutting down"), "{effects:?}");
     }
-    assert_eq!(
-        told(&machine.step(Input::Shutdown)),
-        [""; 0],
-        "a second one is harmless"
-    );
+    assert_eq!(told(&machine.step(Input::Shutdown)), [""; 0], "a second one is harmless");
     assert_eq!(before, machine.state);
-    assert_eq!(
-        told(&machine.ended("runs", stopped())),
-        ["TaskInterrupted runs"]
-    );
-    assert_eq!(
-        (machine.failure("runs"), machine.verdict("runs")),
-        (None, Verdict::Interrupted)
-    );
-    assert_eq!(
-        told(&machine.ended("waits", completed())),
-        ["TaskCompleted waits", "drop waits"]
-    );
+    assert_eq!(told(&machine.ended("runs", stopped())), ["TaskInterrupted runs"]);
+    assert_eq!((machine.failure("runs"), machine.verdict("runs")), (None, Verdict::Interrupted));
+    assert_eq!(told(&machine.ended("waits", completed())), ["TaskCompleted waits", "drop waits"]);
     assert_eq!(machine.state.unfinished(), 0);
 }
 
@@ -193,34 +161,22 @@ fn a_smaller_bound_after_a_restart_archives_down_to_it() {
         machine.ended(name, completed());
     }
     let tasks = machine.state.iter().cloned().collect();
-    let bounds = TaskBounds {
-        live_tasks_max: 2,
-        ..TaskBounds::default()
-    };
+    let bounds = TaskBounds { live_tasks_max: 2, ..TaskBounds::default() };
     let mut machine = Machine::of(TaskState::restore(bounds, 4, tasks));
     let effects = told(&machine.submit(spec("e")));
-    assert_eq!(
-        effects[..4],
-        ["archived a", "archived b", "archived c", "TaskQueued e"]
-    );
+    assert_eq!(effects[..4], ["archived a", "archived b", "archived c", "TaskQueued e"]);
     assert_eq!(machine.state.len(), 2);
 }
 
 #[test]
 fn a_refused_submission_archives_nothing() {
     let (_, tasks) = journaled();
-    let bounds = TaskBounds {
-        live_tasks_max: 0,
-        ..TaskBounds::default()
-    };
+    let bounds = TaskBounds { live_tasks_max: 0, ..TaskBounds::default() };
     let mut machine = Machine::of(TaskState::restore(bounds, 4, tasks));
     machine.step(Input::Recover);
     let before = machine.state.clone();
     let effects = told(&machine.submit(spec("new")));
-    assert_eq!(
-        effects,
-        ["1: live task set is full: 0 tasks are queued or running"]
-    );
+    assert_eq!(effects, ["1: live task set is full: 0 tasks are queued or running"]);
     assert_eq!(before, machine.state);
 }
 
@@ -228,11 +184,7 @@ fn a_refused_submission_archives_nothing() {
 fn restoring_repeats_and_odd_limits_gives_a_sound_state() {
     let (_, tasks) = journaled();
     let twice: Vec<Task> = tasks.iter().chain(&tasks).cloned().collect();
-    let same_order = tasks
-        .iter()
-        .cloned()
-        .map(|task| Task { order: 7, ..task })
-        .collect();
+    let same_order = tasks.iter().cloned().map(|task| Task { order: 7, ..task }).collect();
     for (tasks, limit, expected) in [(twice, 0, 1), (same_order, 200, 32)] {
         let state = TaskState::restore(TaskBounds::default(), limit, tasks);
         assert_eq!((state.len(), state.limit()), (6, expected));
