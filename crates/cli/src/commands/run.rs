@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use ostler_core::id::{RunId, TaskId};
 use ostler_host::client::{Client, ClientError, Update, Updates};
+use ostler_host::config::Config;
+use ostler_host::paths::AGENT_CLI_ENV;
 use ostler_proto::framed::{Permissions, Submit, Task, TaskStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -41,7 +43,7 @@ pub(crate) fn perform(context: &Context, args: &RunArgs) -> Result<ExitCode, Fai
 }
 
 fn submission(context: &Context, args: &RunArgs) -> Result<Submit, Failure> {
-    let agent = agent_of(args)?;
+    let agent = agent_of(args)?.or_else(|| agent_for_model(context, args));
     let is_command = agent.as_deref() == Some("command");
     let cwd = args.cwd.canonicalize_utf8().map_err(|error| {
         Failure::new(Code::Usage, format!("the directory {} cannot be used", args.cwd))
@@ -92,6 +94,21 @@ fn agent_of(args: &RunArgs) -> Result<Option<String>, Failure> {
                 .hint("use `-a command` to run a program"))
         }
     }
+}
+
+/// A model without agent and provider: the wire wants both or none, so the default agent is named when it
+/// is one that has a provider of its own. The order is the daemon's (runtime.md, "Where we go further").
+fn agent_for_model(context: &Context, args: &RunArgs) -> Option<String> {
+    if args.model.is_none() || args.provider.is_some() {
+        return None;
+    }
+    let path = context.env.get_os("PATH");
+    let on_path = |name| ostler_agents::find_program(name, path, args.cwd.as_std_path()).is_some();
+    if context.env.get_os(AGENT_CLI_ENV).is_some() || on_path("agent-cli") {
+        return None;
+    }
+    let configured = Config::load(&context.paths).ok().and_then(|config| config.default_agent);
+    configured.or_else(|| on_path("claude").then(|| "claude_code".to_owned()))
 }
 
 /// The wire wants provider and model together; an agent that has one provider is not asked for it.
