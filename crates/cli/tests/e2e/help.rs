@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::rig::{Rig, finish};
 
 /// Every command with a page of help.
-const COMMANDS: [&[&str]; 14] = [
+const COMMANDS: [&[&str]; 16] = [
     &[],
     &["run"],
     &["task"],
@@ -18,6 +18,8 @@ const COMMANDS: [&[&str]; 14] = [
     &["status"],
     &["daemon"],
     &["journal"],
+    &["journal", "verify"],
+    &["journal", "export"],
     &["replay"],
     &["completions"],
 ];
@@ -41,7 +43,7 @@ fn help_is_what_was_agreed() {
 #[test]
 fn every_command_of_the_help_has_a_page_here() {
     let rig = Rig::new();
-    for parent in [vec![], vec!["task"]] {
+    for parent in [vec![], vec!["task"], vec!["journal"]] {
         let done = finish(rig.ostler(&parent).arg("--help"));
         let listed = done.stdout.lines().skip_while(|line| *line != "Commands:").skip(1);
         let names = listed.take_while(|line| !line.is_empty());
