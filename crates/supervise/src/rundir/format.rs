@@ -37,15 +37,16 @@ impl Header {
         let (len, rest) = rest.split_first_chunk::<4>()?;
         let (at, rest) = rest.split_first_chunk::<8>()?;
         let (offset, _) = rest.split_first_chunk::<8>()?;
-        let len = u32::from_le_bytes(*len);
+        let (len, offset) = (u32::from_le_bytes(*len), u64::from_le_bytes(*offset));
         let sound = *magic == MAGIC
             && len > 0
-            && usize::try_from(len).is_ok_and(|len| len <= CHUNK_BYTES_MAX);
+            && usize::try_from(len).is_ok_and(|len| len <= CHUNK_BYTES_MAX)
+            && offset.checked_add(u64::from(len)).is_some();
         sound.then_some(Self {
             stream: Stream::from_code(*stream)?,
             len,
             at_micros: i64::from_le_bytes(*at),
-            offset: u64::from_le_bytes(*offset),
+            offset,
         })
     }
 }
@@ -67,5 +68,7 @@ mod tests {
         assert_eq!(header.encode(), bytes);
         assert_eq!(Header::decode(&bytes), Some(header));
         assert_eq!(Header::decode(&[0; HEADER_BYTES]), None);
+        let no_place = Header { offset: u64::MAX - 1, ..header };
+        assert_eq!(Header::decode(&no_place.encode()), None, "its end has no offset");
     }
 }
