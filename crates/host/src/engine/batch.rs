@@ -126,13 +126,15 @@ impl Pending {
         let settled = published.task.status.is_settled();
         let gone = std::mem::take(&mut self.gone);
         let tail_bytes_max = if settled { tail_bytes_max } else { 0 };
-        record::encode_task(&mut self.records.records, &published, tail_bytes_max, &gone);
-        self.records.ends.push(self.records.records.len());
+        let records = &mut self.records.records;
         let frame = if published.tail.is_none() {
-            record::encode_event_frame(&mut self.frames, sequence, &published, self.frame_bytes_max)
+            let (frames, max) = (&mut self.frames, self.frame_bytes_max);
+            record::encode_both(records, frames, sequence, &published.task, &gone, max)
         } else {
+            record::encode_task(records, &published, tail_bytes_max, &gone);
             None
         };
+        self.records.ends.push(self.records.records.len());
         self.publications.push(Publication::Task { published, frame });
     }
 

@@ -48,14 +48,15 @@ pub(crate) enum Event {
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Stored {
-    TaskChanged(Box<StoredTask>),
+enum Stored<T> {
+    TaskChanged(Box<StoredTask<T>>),
     SchedulerLimitChanged { limit: u8 },
 }
 
+/// `T` is the task, or the task as JSON already.
 #[derive(Serialize, Deserialize)]
-struct StoredTask {
-    task: framed::Task,
+struct StoredTask<T = framed::Task> {
+    task: T,
     order: u64,
     #[serde(default)]
     log_lines: u64,
@@ -72,16 +73,21 @@ struct StoredTask {
 #[derive(Serialize, Deserialize)]
 struct StoredSnapshot {
     version: u32,
-    limit: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit: Option<u8>,
     tasks: Vec<StoredTask>,
 }
+
+/// A stored tail was bounded when it was made.
+const STORED_TAIL: TailBounds = TailBounds { lines_max: usize::MAX, chars_max: usize::MAX };
 
 /// The version of the snapshot's shape.
 const SNAPSHOT_VERSION: u32 = 1;
 
 /// A decoded snapshot.
 pub(crate) struct SnapshotState {
-    pub(crate) limit: u8,
+    /// What `set_limit` had set.
+    pub(crate) limit: Option<u8>,
     pub(crate) tasks: Vec<Published>,
 }
 
@@ -92,24 +98,51 @@ pub(crate) fn encode_task(
     tail_bytes_max: usize,
     gone: &[TaskId],
 ) {
-    let mut stored = store(published, tail_bytes_max);
-    stored.gone = gone.iter().map(ToString::to_string).collect();
+    let stored = store(&published.task, wire(published, tail_bytes_max), gone);
     append(out, &Stored::TaskChanged(Box::new(stored)));
+}
+
+/// Appends the record of a changed task without a tail, and the event's frame, which share the task's
+/// JSON; the frame's place in `frames`.
+pub(crate) fn encode_both(
+    records: &mut Vec<u8>,
+    frames: &mut Vec<u8>,
+    sequence: u64,
+    task: &Task,
+    gone: &[TaskId],
+    frame_bytes_max: usize,
+) -> Option<Range<usize>> {
+    let start = frames.len();
+    let encoded = serde_json::value::to_raw_value(&convert::task(task))
+        .map_err(|error| error.to_string())
+        .and_then(|json| {
+            append(records, &Stored::TaskChanged(Box::new(store(task, &json, gone))));
+            convert::encode_task_event(frames, sequence, json.get(), frame_bytes_max)
+        });
+    match encoded {
+        Ok(()) => Some(start..frames.len()),
+        Err(error) => {
+            tracing::error!(%error, "an event could not be encoded");
+            frames.truncate(start);
+            None
+        }
+    }
 }
 
 /// Appends the record of a changed limit.
 pub(crate) fn encode_limit(out: &mut Vec<u8>, limit: u8) {
-    append(out, &Stored::SchedulerLimitChanged { limit });
+    append(out, &Stored::<()>::SchedulerLimitChanged { limit });
 }
 
-fn append(out: &mut Vec<u8>, stored: &Stored) {
+fn append(out: &mut Vec<u8>, stored: &Stored<impl Serialize>) {
     // Plain data into memory: serialisation has nothing to fail on.
     if let Err(error) = serde_json::to_writer(&mut *out, stored) {
         tracing::error!(%error, "a record could not be encoded");
     }
 }
 
-fn store(published: &Published, tail_bytes_max: usize) -> StoredTask {
+/// The task as clients see it, with as much of its tail as the record may have.
+fn wire(published: &Published, tail_bytes_max: usize) -> framed::Task {
     let task = &published.task;
     let mut wire = convert::task(task);
     if let (1.., Some(tail)) = (tail_bytes_max, &published.tail) {
@@ -117,6 +150,10 @@ fn store(published: &Published, tail_bytes_max: usize) -> StoredTask {
         wire.log_tail =
             tail.view_within(task.log_lines, tail_bytes_max).map(str::to_owned).collect();
     }
+    wire
+}
+
+fn store<T>(task: &Task, wire: T, gone: &[TaskId]) -> StoredTask<T> {
     StoredTask {
         task: wire,
         order: task.order,
@@ -124,25 +161,7 @@ fn store(published: &Published, tail_bytes_max: usize) -> StoredTask {
         permissions: task.spec.permissions.map(|permissions| permissions.as_str().to_owned()),
         timeout_seconds: task.spec.timeout.map(|timeout| timeout.as_secs()),
         budget_micros: task.spec.budget_micros,
-        gone: Vec::new(),
-    }
-}
-
-/// Appends the frame of a task without a tail; its place in `out`.
-pub(crate) fn encode_event_frame(
-    out: &mut Vec<u8>,
-    sequence: u64,
-    published: &Published,
-    max: usize,
-) -> Option<Range<usize>> {
-    let start = out.len();
-    match convert::encode_event(out, sequence, published, max) {
-        Ok(()) => Some(start..out.len()),
-        Err(error) => {
-            tracing::error!(%error, "an event could not be encoded");
-            out.truncate(start);
-            None
-        }
+        gone: gone.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -164,7 +183,7 @@ pub(crate) fn encode_limit_frame(
 impl Event {
     /// Reads a record.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
-        match serde_json::from_slice(bytes)? {
+        match serde_json::from_slice::<Stored<framed::Task>>(bytes)? {
             Stored::SchedulerLimitChanged { limit } => Ok(Self::Limit(limit)),
             Stored::TaskChanged(mut stored) => {
                 let gone = std::mem::take(&mut stored.gone);
@@ -223,7 +242,7 @@ fn restore(stored: StoredTask) -> Result<Published, RecordError> {
         outcome: outcome.map(Arc::new),
     };
     let tail = (!wire.log_tail.is_empty()).then(|| {
-        shared_tail(Tail::restore(TailBounds::default(), stored.log_lines, wire.log_tail))
+        shared_tail(Tail::restore(STORED_TAIL, stored.log_lines, wire.log_tail))
     });
     Ok(Published { task, tail })
 }
@@ -235,7 +254,7 @@ fn shared_tail(tail: Tail) -> SharedTail {
 /// The snapshot of the published state. Tails and answers share a budget.
 pub(crate) fn encode_snapshot(
     tasks: &[Published],
-    limit: u8,
+    limit: Option<u8>,
 ) -> Result<Vec<u8>, serde_json::Error> {
     let mut budget = SNAPSHOT_TEXT_BYTES_MAX;
     let mut stored: Vec<_> = tasks
@@ -243,7 +262,8 @@ pub(crate) fn encode_snapshot(
         .rev()
         .map(|published| {
             let settled = published.task.status.is_settled();
-            let mut stored = store(published, if settled { TAIL_JSON_BYTES_MAX } else { 0 });
+            let tail_bytes_max = if settled { TAIL_JSON_BYTES_MAX } else { 0 };
+            let mut stored = store(&published.task, wire(published, tail_bytes_max), &[]);
             let text = stored.task.receipt.as_ref().and_then(|receipt| receipt.text.as_ref());
             let tail: usize = stored.task.log_tail.iter().map(String::len).sum();
             match budget.checked_sub(tail + text.map_or(0, String::len)) {
@@ -358,10 +378,10 @@ mod tests {
     #[test]
     fn r_83_a_snapshot_stays_within_its_bound_and_the_oldest_lose_text_first() {
         let tasks: Vec<_> = (0..400).map(|n| published(n, 64 * 1024, 5)).collect();
-        let snapshot = encode_snapshot(&tasks, 9).unwrap();
+        let snapshot = encode_snapshot(&tasks, Some(9)).unwrap();
         assert!(snapshot.len() < SNAPSHOT_TEXT_BYTES_MAX + 4 * 1024 * 1024, "{}", snapshot.len());
         let state = decode_snapshot(&snapshot).unwrap();
-        assert_eq!((state.limit, state.tasks.len()), (9, 400));
+        assert_eq!((state.limit, state.tasks.len()), (Some(9), 400));
         let text = |published: &Published| published.task.outcome.as_ref().unwrap().text.clone();
         assert!(text(state.tasks.last().unwrap()).is_some());
         assert!(text(state.tasks.first().unwrap()).is_none());

@@ -257,7 +257,17 @@ pub(crate) fn encode_event(
     max: usize,
 ) -> Result<(), String> {
     let payload = serde_json::to_string(&published(task)).map_err(|error| error.to_string())?;
-    event_frames(out, sequence, framed::EVENT_TASK_CHANGED, &payload, max)
+    encode_task_event(out, sequence, &payload, max)
+}
+
+/// The same for a task that is JSON already.
+pub(crate) fn encode_task_event(
+    out: &mut Vec<u8>,
+    sequence: u64,
+    payload: &str,
+    max: usize,
+) -> Result<(), String> {
+    event_frames(out, sequence, framed::EVENT_TASK_CHANGED, payload, max)
         .map_err(|error| error.to_string())
 }
 
@@ -294,19 +304,27 @@ pub(crate) fn encode_answer(
     result: Result<CommandReply, String>,
     max: usize,
 ) -> Result<(), String> {
-    let room = framed::result_bytes_max(id, max);
+    let room = || framed::result_bytes_max(id, max);
     let encoded = match result {
         Err(error) => framed::encode_result::<()>(out, id, Err(&error), max),
         Ok(CommandReply::Limit(limit)) => {
             framed::encode_result(out, id, Ok(&framed::LimitResult::new(limit)), max)
         }
         Ok(CommandReply::List(tasks)) => {
-            let list = framed::fit_list(tasks.iter().map(published).collect(), room);
+            let list = framed::fit_list(tasks.iter().map(published).collect(), room());
             framed::encode_result(out, id, Ok(&list), max)
         }
         Ok(CommandReply::Task { state, task, tail }) => {
-            let wire = published(&Published { task: *task, tail });
-            framed::encode_result(out, id, Ok(&framed::fit_task(state, wire, room)), max)
+            let task = published(&Published { task: *task, tail });
+            let result = framed::TaskResult { version: framed::COMMAND_VERSION, state, task };
+            match framed::encode_result(out, id, Ok(&result), max) {
+                // Only what does not fit is measured.
+                Err(FrameError::TooLarge { .. }) => {
+                    let fitted = framed::fit_task(state, result.task, room());
+                    framed::encode_result(out, id, Ok(&fitted), max)
+                }
+                encoded => encoded,
+            }
         }
     };
     encoded.map_err(|error| error.to_string())
