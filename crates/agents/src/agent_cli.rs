@@ -58,6 +58,10 @@ impl Agent for AgentCli {
         ]
     }
 
+    fn states_its_end(&self) -> bool {
+        false
+    }
+
     fn version_args(&self) -> Option<&'static [&'static str]> {
         None
     }

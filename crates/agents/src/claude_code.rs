@@ -93,6 +93,10 @@ impl Agent for ClaudeCode {
         ]
     }
 
+    fn states_its_end(&self) -> bool {
+        true
+    }
+
     fn version_args(&self) -> Option<&'static [&'static str]> {
         Some(&["--version"])
     }

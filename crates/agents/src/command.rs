@@ -39,6 +39,10 @@ impl Agent for Command {
         &[]
     }
 
+    fn states_its_end(&self) -> bool {
+        false
+    }
+
     fn version_args(&self) -> Option<&'static [&'static str]> {
         None
     }

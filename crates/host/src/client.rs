@@ -50,8 +50,11 @@ const OUTBOX_MAX: usize = 1_024;
 /// How long a connection and its handshake may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A daemon that says nothing for this long, heartbeats included, is gone.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// A daemon that says nothing for so many of its heartbeats is gone.
+const SILENT_HEARTBEATS_MAX: u32 = 4;
+
+/// The largest frame a daemon may be configured to send.
+const RECEIVED_FRAME_BYTES_MAX: usize = 16 * FRAME_BYTES_MAX;
 
 /// What goes wrong between a client and a daemon.
 #[derive(Debug, thiserror::Error)]
@@ -173,15 +176,15 @@ impl Client {
             resume_after: options.resume_after,
         };
         write_message(&mut write, &ClientMessage::Hello(hello)).await?;
-        match read_message(&mut read).await? {
-            ServerMessage::Welcome { .. } => {}
+        let heartbeat = match read_message(&mut read, CONNECT_DEADLINE).await? {
+            ServerMessage::Welcome { welcome } => welcome.heartbeat_seconds,
             ServerMessage::VersionRejected { supported } => {
                 return Err(ClientError::Version { supported });
             }
             other => {
                 return Err(ClientError::Protocol(format!("{other:?} instead of welcome")));
             }
-        }
+        };
         let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
         let (updates, inbox) = mpsc::channel(UPDATES_MAX);
         let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
@@ -192,6 +195,7 @@ impl Client {
             waiting: Arc::clone(&waiting),
             assembler: Assembler::default(),
             last: 0,
+            silence_max: Duration::from_secs(u64::from(heartbeat.max(1))) * SILENT_HEARTBEATS_MAX,
         };
         tokio::spawn(write_messages(write, messages, tokio::spawn(pump.run())));
         let updates = Updates { inbox, outbox: outbox.downgrade(), last: None };
@@ -300,20 +304,18 @@ async fn write_message(
     write.write_all(&frame).await.map_err(|error| ClientError::Closed(error.to_string()))
 }
 
-async fn read_message(read: &mut BufReader<OwnedReadHalf>) -> Result<ServerMessage, ClientError> {
+async fn read_message(
+    read: &mut BufReader<OwnedReadHalf>,
+    silence_max: Duration,
+) -> Result<ServerMessage, ClientError> {
     let closed = |error: io::Error| ClientError::Closed(error.to_string());
+    let silent = |_| ClientError::Closed("the daemon fell silent".to_owned());
     let mut header = [0; framed::frame::HEADER_BYTES];
-    timeout(SILENCE_MAX, read.read_exact(&mut header))
-        .await
-        .map_err(|_| ClientError::Closed("the daemon fell silent".to_owned()))?
-        .map_err(closed)?;
-    let length = framed::frame_len(header, FRAME_BYTES_MAX)
+    timeout(silence_max, read.read_exact(&mut header)).await.map_err(silent)?.map_err(closed)?;
+    let length = framed::frame_len(header, RECEIVED_FRAME_BYTES_MAX)
         .map_err(|error| ClientError::Protocol(error.to_string()))?;
     let mut body = vec![0; length];
-    timeout(SILENCE_MAX, read.read_exact(&mut body))
-        .await
-        .map_err(|_| ClientError::Closed("the daemon fell silent".to_owned()))?
-        .map_err(closed)?;
+    timeout(silence_max, read.read_exact(&mut body)).await.map_err(silent)?.map_err(closed)?;
     ServerMessage::parse(&body).map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
@@ -325,6 +327,7 @@ struct Pump {
     waiting: Waiting,
     assembler: Assembler,
     last: u64,
+    silence_max: Duration,
 }
 
 impl Pump {
@@ -340,11 +343,12 @@ impl Pump {
     }
 
     async fn turn(&mut self) -> Result<(), ClientError> {
-        let message = read_message(&mut self.read).await?;
+        let message = read_message(&mut self.read, self.silence_max).await?;
         match message {
             ServerMessage::Heartbeat { sequence } => {
                 if let Some(outbox) = self.outbox.upgrade() {
-                    let _ = outbox.send(ClientMessage::Pong { sequence }).await;
+                    // A full outbox holds messages that say as much.
+                    let _ = outbox.try_send(ClientMessage::Pong { sequence });
                 }
             }
             ServerMessage::CommandResult(result) => {

@@ -50,7 +50,7 @@ section! {
     /// `[wire]`: frames, clients and their bounds.
     Wire {
         /// The largest frame, both ways.
-        frame_bytes_max = MIB, 4 * KIB..=16 * MIB;
+        frame_bytes_max = MIB, 256 * KIB..=16 * MIB;
         /// How long one frame may take to be read or written.
         frame_deadline_seconds = 30, 1..=3_600;
         /// How long a client may send nothing at all.
@@ -90,7 +90,7 @@ section! {
         /// Size of a segment file.
         segment_bytes = 8 * MIB, 8 * MIB..=64 * MIB;
         /// The largest snapshot.
-        snapshot_bytes_max = 64 * MIB, MIB..=4 * GIB;
+        snapshot_bytes_max = 64 * MIB, 32 * MIB..=4 * GIB;
     }
 }
 

@@ -8,6 +8,7 @@ use ostler_core::task::TaskBounds;
 use ostler_journal::Options;
 
 use crate::config::Config;
+use crate::engine::{END_RESERVE_BYTES, RUNNING_END_RESERVE_BYTES};
 use crate::paths::{Environment, Paths};
 use crate::runner::RunnerSettings;
 use crate::tail::TailBounds;
@@ -85,13 +86,14 @@ impl Settings {
     }
 
     fn with(config: &Config, runtime_dir: Utf8PathBuf) -> Self {
+        let segment_bytes = config.journal.segment_bytes.max(reserve_bytes(config.tasks.live_max));
         let journal = Options {
-            segment_bytes: config.journal.segment_bytes,
+            segment_bytes,
             snapshot_bytes_max: config.journal.snapshot_bytes_max,
             events_keep: config.journal.events_max,
             events_bytes_keep: config.journal.events_bytes_max,
             // Room for what is kept, for what a snapshot has not covered yet, and to go on.
-            total_bytes_max: (config.journal.events_bytes_max + 8 * config.journal.segment_bytes)
+            total_bytes_max: (config.journal.events_bytes_max + 8 * segment_bytes)
                 .max(Options::default().total_bytes_max),
             ..Options::default()
         };
@@ -168,6 +170,15 @@ pub fn runner_settings(
         runs_bytes_max: config.runs.bytes_max,
         runs_days_max: config.runs.days_max,
     }
+}
+
+/// A segment that holds the ends of as many tasks as may be unfinished, and some admissions: that is the
+/// reserve of a full disk.
+fn reserve_bytes(live_tasks_max: u64) -> u64 {
+    const MIB: u64 = 1024 * 1024;
+    let running = u64::from(ostler_core::task::LIMIT_MAX);
+    let ends = live_tasks_max * END_RESERVE_BYTES + running * RUNNING_END_RESERVE_BYTES;
+    (ends + 2 * MIB).next_multiple_of(MIB)
 }
 
 fn to_usize(number: u64) -> usize {

@@ -277,6 +277,13 @@ pub(crate) fn open_read(path: &Utf8Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// The logical end of a run's output log as its files have it, live or dead; 0 when there is none.
+pub fn output_end(dir: &Utf8Path) -> io::Result<u64> {
+    let Some(start) = segments(dir)?.last().copied() else { return Ok(0) };
+    let newest = dir.join(OUTPUT_DIR).join(format::segment_name(start));
+    Ok(start + newest.metadata()?.len())
+}
+
 /// The logical offsets at which the segments of `dir/output` start, in order.
 pub(crate) fn segments(dir: &Utf8Path) -> io::Result<Vec<u64>> {
     let mut starts = Vec::new();

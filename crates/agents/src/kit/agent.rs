@@ -170,7 +170,10 @@ pub trait Agent: Sync {
     /// Its own variables, let through to it; a trailing `*` means every name that begins so.
     fn env_keys(&self) -> &'static [&'static str];
 
-    /// The arguments that make it print its version.
+    /// Whether its output says how it ended, so that all of it must be read; else the exit status does.
+    fn states_its_end(&self) -> bool;
+
+    /// Arguments that make the program print its version; `None` when it has none to print.
     fn version_args(&self) -> Option<&'static [&'static str]>;
 
     /// How to start a run.

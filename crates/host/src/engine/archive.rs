@@ -21,6 +21,9 @@ use crate::settings::ArchiveBounds;
 /// The first half of an id's hash: enough to tell 100,000 ids apart, and small.
 type Key = u128;
 
+/// The sequence of a task that is not written yet.
+const COMING: u64 = u64::MAX;
+
 #[derive(Debug, Clone, Copy)]
 struct Place {
     sequence: u64,
@@ -32,6 +35,12 @@ struct Place {
 pub(crate) struct ArchiveIndex(Mutex<HashMap<Key, Place>>);
 
 impl ArchiveIndex {
+    /// A task is on its way here: its id is taken from now on.
+    pub(crate) fn announce(&self, task: &TaskId) {
+        let coming = Place { sequence: COMING, updated_at: Timestamp::from_micros(i64::MAX) };
+        self.lock().entry(key(task.as_str())).or_insert(coming);
+    }
+
     pub(crate) fn contains(&self, task: &TaskId) -> bool {
         self.lock().contains_key(&key(task.as_str()))
     }
@@ -111,9 +120,13 @@ impl Archive {
     /// Writes tasks that leave the live set; [`Archive::sync`] makes them durable. One that is there
     /// already (recovery repeats) is skipped.
     pub(crate) fn write(&mut self, leaving: &[Leaving]) -> Result<(), ostler_journal::AppendError> {
-        let mut index = self.index.lock();
-        let fresh: Vec<_> =
-            leaving.iter().filter(|task| !index.contains_key(&key(task.id.as_str()))).collect();
+        let fresh: Vec<_> = {
+            let index = self.index.lock();
+            let is_new = |task: &&Leaving| {
+                index.get(&key(task.id.as_str())).is_none_or(|place| place.sequence == COMING)
+            };
+            leaving.iter().filter(is_new).collect()
+        };
         if fresh.is_empty() {
             return Ok(());
         }
@@ -121,8 +134,10 @@ impl Archive {
         let first = self.journal.last_sequence() + 1;
         self.journal.write(&payloads)?;
         self.unsynced = true;
+        let mut index = self.index.lock();
         for (sequence, task) in (first..).zip(fresh) {
-            index.insert(key(task.id.as_str()), Place { sequence, updated_at: task.updated_at });
+            let place = Place { sequence, updated_at: task.updated_at };
+            index.insert(key(task.id.as_str()), place);
         }
         Ok(())
     }

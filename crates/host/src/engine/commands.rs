@@ -17,6 +17,9 @@ use crate::runner::TaskInput;
 /// Refused admissions name the cause and the way out.
 const DISK_FULL: &str = "the disk is full: the journal has no room for new work; free space and submit again (running tasks go on)";
 
+/// The disk has space, but the journal's own reserve is spoken for.
+const RESERVED: &str = "the journal's reserve is taken by the tasks that are not finished; submit again when some are, or raise journal.segment_bytes";
+
 /// The text of a full command queue (runtime.md, "Commands").
 pub(crate) const QUEUE_FULL: &str = "task scheduler command queue is full";
 
@@ -119,15 +122,17 @@ impl Engine {
         let mut next = first;
         for _ in 0..COMMANDS_PER_TURN_MAX {
             let Some(request) = next else { break };
-            if !request.gone.load(Ordering::Relaxed) {
-                self.take_command(request);
-            }
+            self.take_command(request);
             next = if self.pending.takes_more() { self.commands.try_recv().ok() } else { None };
         }
     }
 
+    /// Executes a command, unless its client has gone while it waited.
     fn take_command(&mut self, request: CommandRequest) {
         let CommandRequest { command, reply, gone } = request;
+        if gone.load(Ordering::Relaxed) {
+            return;
+        }
         if let Some(error) = &self.failed
             && !matches!(command, Command::List)
         {
@@ -137,7 +142,9 @@ impl Engine {
         }
         match command {
             Command::List => self.pending.list(reply),
-            command @ (Command::Submit(_) | Command::Retry { .. }) if !self.admits(&command) => {
+            // Whatever comes behind an admission that waits also waits: nothing is overtaken, and a
+            // cancel finds its task.
+            command if !self.held.is_empty() || !self.admits(&command) => {
                 self.hold(CommandRequest { command, reply, gone });
             }
             Command::Submit(submit) => self.submit(submit, reply),
@@ -237,8 +244,11 @@ impl Engine {
     /// Whether new work can be taken now: the archive can be asked and the journal has room for it
     /// and for the ends of everything that is not finished.
     fn admits(&self, command: &Command) -> bool {
-        let archive_known = self.archive_ready || !matches!(command, Command::Submit(_));
-        archive_known && self.has_room(ADMISSION_BYTES)
+        match command {
+            Command::Submit(_) => self.archive_ready && self.has_room(ADMISSION_BYTES),
+            Command::Retry { .. } => self.has_room(ADMISSION_BYTES),
+            _ => true,
+        }
     }
 
     pub(super) fn has_room(&self, wanted_bytes: u64) -> bool {
@@ -270,14 +280,14 @@ impl Engine {
         self.standing = standing;
         self.asked_for_room = false;
         let full = match &result {
-            Ok(()) => DISK_FULL.to_owned(),
-            Err(error) => format!("{DISK_FULL} [{error}]"),
+            Ok(()) => RESERVED.to_owned(),
+            Err(error) => {
+                tracing::warn!(%error, "no room for new work");
+                format!("{DISK_FULL} [{error}]")
+            }
         };
-        if let Err(error) = result {
-            tracing::warn!(%error, "no room for new work");
-        }
         for request in std::mem::take(&mut self.held) {
-            if self.has_room(ADMISSION_BYTES) {
+            if self.admits(&request.command) {
                 self.take_command(request);
             } else {
                 request.reply.send(Err(full.clone()));

@@ -78,7 +78,8 @@ const LAZY_EVENT_BYTES: usize = 512;
 struct State {
     tasks: HashMap<TaskId, Published>,
     order: BTreeMap<u64, TaskId>,
-    limit: u8,
+    /// What `set_limit` set; `None` leaves it to the configuration.
+    limit: Option<u8>,
     stretches: VecDeque<Stretch>,
     bytes: usize,
     /// The newest sequence.
@@ -134,8 +135,8 @@ pub(crate) enum Publication {
 }
 
 impl Feed {
-    pub(crate) fn new(bounds: FeedBounds, limit: u8) -> Self {
-        let state = State { limit, ..State::default() };
+    pub(crate) fn new(bounds: FeedBounds) -> Self {
+        let state = State::default();
         Self { state: Mutex::new(state), bounds, newest: watch::Sender::new(0) }
     }
 
@@ -147,7 +148,7 @@ impl Feed {
     pub(crate) fn restore(
         &self,
         tasks: Vec<Published>,
-        limit: u8,
+        limit: Option<u8>,
         records: VecDeque<(u64, Bytes)>,
         last: u64,
     ) {
@@ -174,7 +175,7 @@ impl Feed {
             match publication {
                 Publication::Gone(task) => state.remove(&task),
                 Publication::Limit { limit, frame } => {
-                    state.limit = limit;
+                    state.limit = Some(limit);
                     state.last += 1;
                     run.add(&mut state, &frames, frame);
                 }
@@ -220,8 +221,8 @@ impl Feed {
         self.lock().last
     }
 
-    /// The published tasks in the order of their submission, and the limit.
-    pub(crate) fn view(&self) -> (Vec<Published>, u8) {
+    /// The published tasks in the order of their submission, and the limit that was set.
+    pub(crate) fn view(&self) -> (Vec<Published>, Option<u8>) {
         let state = self.lock();
         (state.tasks_in_order(), state.limit)
     }
@@ -491,10 +492,7 @@ mod tests {
     }
 
     fn feed(events_max: u64, backlog_bytes_max: usize) -> Arc<Feed> {
-        Arc::new(Feed::new(
-            FeedBounds { events_max, events_bytes_max: 1 << 20, backlog_bytes_max },
-            4,
-        ))
+        Arc::new(Feed::new(FeedBounds { events_max, events_bytes_max: 1 << 20, backlog_bytes_max }))
     }
 
     /// Publishes the sequences from `first`, `count` of them, each with a frame that names it.
@@ -569,10 +567,11 @@ mod tests {
         let (opening, _) = feed.open(Some(10));
         assert!(matches!(opening, Opening::Snapshot { .. }), "not for one that comes back");
 
-        let feed = Arc::new(Feed::new(
-            FeedBounds { events_max: 3, events_bytes_max: 20, backlog_bytes_max: 20 },
-            4,
-        ));
+        let feed = Arc::new(Feed::new(FeedBounds {
+            events_max: 3,
+            events_bytes_max: 20,
+            backlog_bytes_max: 20,
+        }));
         let (_, mut reader) = feed.open(None);
         for n in 1..=1_000 {
             publish(&feed, n, 1);

@@ -47,10 +47,10 @@ const COMMANDS_PER_TURN_MAX: usize = 512;
 const SNAPSHOT_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Room in the journal that every queued task may need to end.
-const END_RESERVE_BYTES: u64 = 4 * 1024;
+pub(crate) const END_RESERVE_BYTES: u64 = 3 * 1024;
 
 /// Room that every task that may run may need on top of that: its receipt, its answer, a short tail.
-const RUNNING_END_RESERVE_BYTES: u64 = 128 * 1024;
+pub(crate) const RUNNING_END_RESERVE_BYTES: u64 = 96 * 1024;
 
 /// The longest tail that is journaled when room is short.
 const SHORT_TAIL_BYTES: usize = 8 * 1024;
@@ -61,6 +61,9 @@ const ADMISSION_BYTES: u64 = 64 * 1024;
 /// How long changes that nobody waits for, such as ends, wait for company: the flush they share with the
 /// next command is one flush less. Nothing is started later for it.
 const LINGER: Duration = Duration::from_millis(1);
+
+/// The longest wait for a deadline without looking at the clock that counts suspension.
+const NAP_MAX: Duration = Duration::from_secs(30);
 
 /// How long a shutdown waits for runs to end.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(8);
@@ -100,6 +103,8 @@ pub(crate) struct Engine {
     pending: Pending,
     in_flight: Option<Pending>,
     in_flight_bytes: u64,
+    /// Bytes since the last snapshot at which the next is tried.
+    snapshot_at_bytes: u64,
     command_queue_max: usize,
     /// Admissions that wait for the archive's index or for room on the disk.
     held: VecDeque<CommandRequest>,
@@ -144,6 +149,7 @@ impl Engine {
             pending,
             in_flight: None,
             in_flight_bytes: 0,
+            snapshot_at_bytes: SNAPSHOT_EVERY_BYTES,
             command_queue_max: recovered.command_queue_max,
             held: VecDeque::new(),
             asked_for_room: false,
@@ -191,9 +197,12 @@ impl Engine {
         }
     }
 
+    /// When something is due. The machine's own time counts suspension, the runtime's does not, so a long
+    /// wait is looked at again in between.
     fn next_deadline(&self) -> Option<Instant> {
-        let machine =
-            self.state.next_deadline().map(|due| Instant::now() + due.since(self.clock.now().boot));
+        let due = self.state.next_deadline().filter(|_| self.failed.is_none());
+        let machine = due.map(|due| Instant::now() + due.since(self.clock.now().boot).min(NAP_MAX));
+        // While the disk is busy a wait for company is over when it is done.
         let linger = self.linger_until.filter(|_| !self.store.is_busy());
         [machine, self.stopping_until, linger].into_iter().flatten().min()
     }
@@ -262,6 +271,7 @@ impl Engine {
         match effect {
             Effect::Archived { task } => {
                 let tail = self.feed_tail(&task);
+                self.archive.announce(&task.spec.id);
                 self.pending.archive(task, tail);
             }
             Effect::Changed { task } => {
@@ -344,11 +354,10 @@ impl Engine {
             }
             Some(Done::Snapshotted(result, standing)) => {
                 self.standing = standing;
-                self.snapshot_due_bytes = SNAPSHOT_EVERY_BYTES;
+                self.snapshot_at_bytes = SNAPSHOT_EVERY_BYTES;
                 if let Err(error) = result {
                     tracing::warn!(%error, "no snapshot was written; the journal goes on");
-                    // A full disk is not asked again with every batch.
-                    self.snapshot_due_bytes += standing.since_snapshot;
+                    self.snapshot_at_bytes += standing.since_snapshot;
                 }
             }
             Some(Done::Room(result, standing)) => self.room_answered(result, standing),
@@ -429,9 +438,11 @@ impl Engine {
             return;
         }
         tracing::error!(%error, "the journal has failed; restart the daemon when the disk is well");
-        self.failed = Some(error);
+        self.failed = Some(error.clone());
         self.runs.stop_all(StopReason::Shutdown);
         self.drop_pending();
+        let waiting: Vec<_> = self.requests.keys().copied().collect();
+        waiting.into_iter().for_each(|request| self.refuse(request, &error));
         self.refuse_held("the journal has failed; restart the daemon");
     }
 

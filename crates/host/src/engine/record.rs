@@ -241,9 +241,8 @@ fn restore(stored: StoredTask) -> Result<Published, RecordError> {
         log_lines: stored.log_lines,
         outcome: outcome.map(Arc::new),
     };
-    let tail = (!wire.log_tail.is_empty()).then(|| {
-        shared_tail(Tail::restore(STORED_TAIL, stored.log_lines, wire.log_tail))
-    });
+    let tail = (!wire.log_tail.is_empty())
+        .then(|| shared_tail(Tail::restore(STORED_TAIL, stored.log_lines, wire.log_tail)));
     Ok(Published { task, tail })
 }
 

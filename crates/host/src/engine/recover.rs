@@ -42,7 +42,6 @@ pub(crate) fn recover(
     clock: Arc<dyn Clock>,
 ) -> Result<Recovered, RecoverError> {
     let mut fold = Fold {
-        limit: settings.tasks.limit_default,
         events_max: settings.feed.events_max,
         events_bytes_max: settings.feed.events_bytes_max,
         ..Fold::default()
@@ -61,10 +60,10 @@ pub(crate) fn recover(
     let (tasks, leaving) = (fold.in_order(), fold.leaving);
     let state = TaskState::restore(
         settings.tasks,
-        fold.limit,
+        fold.limit.unwrap_or(settings.tasks.limit_default),
         tasks.iter().map(|published| published.task.clone()).collect(),
     );
-    let feed = Feed::new(settings.feed, fold.limit);
+    let feed = Feed::new(settings.feed);
     feed.restore(tasks, fold.limit, fold.records, last);
     let archive = Arc::new(ArchiveIndex::default());
     let store = StoreParts {
@@ -92,7 +91,7 @@ pub(crate) fn recover(
 #[derive(Default)]
 struct Fold {
     snapshot: u64,
-    limit: u8,
+    limit: Option<u8>,
     tasks: HashMap<TaskId, Published>,
     leaving: Vec<Leaving>,
     records: VecDeque<(u64, Bytes)>,
@@ -108,7 +107,7 @@ impl Fold {
                 let snapshot =
                     record::decode_snapshot(payload).map_err(|error| error.to_string())?;
                 self.snapshot = sequence;
-                self.limit = snapshot.limit.clamp(1, ostler_core::task::LIMIT_MAX);
+                self.limit = snapshot.limit.map(in_range);
                 self.tasks = snapshot
                     .tasks
                     .into_iter()
@@ -140,7 +139,7 @@ impl Fold {
 
     fn apply(&mut self, event: Event) {
         match event {
-            Event::Limit(limit) => self.limit = limit.clamp(1, ostler_core::task::LIMIT_MAX),
+            Event::Limit(limit) => self.limit = Some(in_range(limit)),
             Event::Task { published, gone } => {
                 for id in gone {
                     if let Some(left) = self.tasks.remove(&id) {
@@ -160,4 +159,8 @@ impl Fold {
         tasks.sort_by_key(|published| published.task.order);
         tasks
     }
+}
+
+fn in_range(limit: u8) -> u8 {
+    limit.clamp(1, ostler_core::task::LIMIT_MAX)
 }

@@ -9,7 +9,7 @@ use ostler_core::id::RunId;
 use ostler_core::outcome::{Failure, FailureClass, Outcome, Receipt};
 use ostler_core::task::{EndStatus, RunEnd, StopReason, Task, TaskStatus};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 
 use super::RunnerEvent;
 use super::feed::SharedTail;
@@ -23,7 +23,7 @@ struct LiveRun {
     tail: Option<SharedTail>,
     /// What no line may show.
     hidden: Arc<Input>,
-    work: JoinHandle<()>,
+    work: AbortHandle,
 }
 
 pub(super) struct LiveRuns {
@@ -61,9 +61,10 @@ impl LiveRuns {
         let hidden = Arc::new(Input::new(&order.input.prompt));
         let agent = order.spec.agent.clone().unwrap_or_default();
         let future = tokio::spawn(runner.run(order, sink.clone(), signal));
+        let work = future.abort_handle();
         let events = self.events.clone();
         let id = run.clone();
-        let work = tokio::spawn(async move {
+        tokio::spawn(async move {
             let end = future.await.unwrap_or_else(|_| runner_failed(agent));
             // The engine is gone only when the daemon ends; nobody is left to tell then.
             let _ = events.send(RunnerEvent::Ended { run: id, end: Box::new(end) }).await;
@@ -99,11 +100,11 @@ impl LiveRuns {
         let hidden = &live.hidden;
         let tail = live.tail.get_or_insert_with(|| self.bounds.empty(Some(Arc::clone(hidden))));
         let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
-        for line in &taken.lines {
-            tail.push(line);
-        }
         if taken.overflowed {
             tail.mark_dropped();
+        }
+        for line in &taken.lines {
+            tail.push(line);
         }
         Some(tail.lines_total())
     }

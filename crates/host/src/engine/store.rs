@@ -98,6 +98,9 @@ pub(crate) struct StoreParts {
 const FULL_RETRIES_MAX: u32 = 25;
 const FULL_RETRY_PAUSE: Duration = Duration::from_millis(200);
 
+/// Bytes of tasks that are written to the archive at once.
+const ARCHIVE_WRITE_BYTES: usize = 2 * 1024 * 1024;
+
 /// Answers that can wait for the engine: one job at a time, and the archive's one word.
 const DONE_MAX: usize = 4;
 
@@ -160,27 +163,30 @@ impl Store {
 struct Worker {
     journal: Journal<RealDisk>,
     archive: Option<Archive>,
+    /// Tasks that left the live set and are not in the archive yet. Bounded by the journal, which cannot
+    /// forget them meanwhile and stops admission when it is full.
+    unarchived: Vec<Leaving>,
     clock: Arc<dyn Clock>,
 }
 
 impl Worker {
     fn run(parts: StoreParts, inbox: &blocking::Receiver<Job>, outbox: &mpsc::Sender<Done>) {
+        let index = parts.index;
         let opened = Archive::open(
             &parts.archive_dir,
             parts.archive_options,
             parts.archive_bounds,
-            parts.index,
+            Arc::clone(&index),
         )
-        .map_err(|error| error_text(&error))
-        .and_then(|mut archive| {
-            archive.write(&parts.leaving).map_err(|error| error_text(&error))?;
-            Ok(archive)
-        });
+        .map_err(|error| error_text(&error));
         let (archive, ready) = match opened {
             Ok(archive) => (Some(archive), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        let mut worker = Self { journal: parts.journal, archive, clock: parts.clock };
+        parts.leaving.iter().for_each(|task| index.announce(&task.id));
+        let mut worker =
+            Self { journal: parts.journal, archive, unarchived: parts.leaving, clock: parts.clock };
+        worker.archive_waiting();
         if outbox.blocking_send(Done::ArchiveReady(ready)).is_err() {
             return;
         }
@@ -201,6 +207,10 @@ impl Worker {
         match job {
             Job::Append(mut batch) => {
                 let result = self.append(&batch);
+                if result.is_ok() {
+                    self.unarchived.append(&mut batch.leaving);
+                    self.archive_waiting();
+                }
                 batch.clear();
                 Done::Appended(result, batch, self.standing())
             }
@@ -222,15 +232,31 @@ impl Worker {
         for payloads in self.appends(&batch.payloads()) {
             self.append_when_there_is_room(payloads).map_err(|error| error_text(&error))?;
         }
-        if let Some(archive) = &mut self.archive
-            && let Err(error) = archive.write(&batch.leaving)
-        {
-            // The journal has the task; it stays findable there until the next snapshot, which will
-            // not be installed while the archive fails.
-            tracing::error!(%error, "tasks could not be archived");
-            self.archive = None;
-        }
         Ok(())
+    }
+
+    /// Writes what waits for the archive. What cannot be written goes on waiting: the journal has it, and
+    /// no snapshot forgets it before the archive has it too.
+    fn archive_waiting(&mut self) {
+        let Some(archive) = &mut self.archive else { return };
+        while !self.unarchived.is_empty() {
+            let mut bytes = 0;
+            let fits = |task: &&Leaving| {
+                bytes += task.record.len();
+                bytes <= ARCHIVE_WRITE_BYTES
+            };
+            let count = self.unarchived.iter().take_while(fits).count().max(1);
+            let (part, _) = self.unarchived.split_at(count.min(self.unarchived.len()));
+            if let Err(error) = archive.write(part) {
+                tracing::warn!(
+                    error = error_text(&error),
+                    waiting = self.unarchived.len(),
+                    "the archive takes nothing"
+                );
+                return;
+            }
+            self.unarchived.drain(..count);
+        }
     }
 
     /// The reserve is there so that this never has to wait. Should it be used up all the same, nothing was
@@ -270,7 +296,9 @@ impl Worker {
 
     fn sync_archive(&mut self) -> Result<(), String> {
         let now = self.clock.now().wall;
+        self.archive_waiting();
         match &mut self.archive {
+            Some(_) if !self.unarchived.is_empty() => Err("the archive takes nothing".to_owned()),
             Some(archive) => archive.sync(now).map_err(|error| error_text(&error)),
             None => Err("the archive has failed".to_owned()),
         }

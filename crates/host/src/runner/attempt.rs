@@ -5,10 +5,12 @@
 //! word, passes stop orders on, and joins the evidence at the end. The output is on disk before it is
 //! read here: however slow this is, the agent is not held up.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use camino::Utf8PathBuf;
 use ostler_agents::{Agent, AgentEvent, Reader};
 use ostler_core::clock::{Clock, Timestamp};
 use ostler_core::outcome::{Failure, FailureClass, Killed, Outcome, Receipt};
@@ -26,6 +28,18 @@ use super::{LogSink, RunOrder, StopSignal};
 
 /// Output read between two looks at everything else.
 const READ_CHUNKS_PER_TURN_MAX: usize = 4;
+
+/// Lines that are shown before the engine gets a turn; fewer than its queue holds.
+const LINES_PER_TURN_MAX: usize = 256;
+
+/// Unread output after which the older part is skipped, and how much is read then.
+const BACKLOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+const BACKLOG_KEPT_BYTES: u64 = 256 * 1024;
+
+/// How long asking for version and changes may take: a cancelled task is waited for, and an agent that ends
+/// by itself is not held up for long.
+const EVIDENCE_TIME_MAX: Duration = Duration::from_secs(8);
+const CANCELLED_EVIDENCE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// How long the processes of a run whose shim died may take to be found and killed.
 const SWEEP_TIME_MAX: Duration = Duration::from_secs(10);
@@ -70,6 +84,15 @@ pub(super) enum Supervised {
     ShimLost { killed: Vec<Killed>, remaining: Vec<Killed> },
 }
 
+impl Supervised {
+    fn output_end(&self) -> Option<u64> {
+        match self {
+            Self::Ended(ended) | Self::KillFailed(ended) => Some(ended.output_end),
+            Self::NotStarted(_) | Self::ShimLost { .. } => None,
+        }
+    }
+}
+
 impl Attempt<'_> {
     pub(super) async fn run(mut self, prepared: Result<Prepared, Failure>) -> RunEnd {
         let prepared = match prepared {
@@ -86,7 +109,10 @@ impl Attempt<'_> {
         };
         let mut watch = Watch {
             output: Output {
+                dir: run_dir.path().to_owned(),
                 reader: OutputReader::open(run_dir.path(), 0),
+                end: 0,
+                is_read_whole: agent.states_its_end(),
                 agent: agent.reader(),
                 events: Vec::new(),
                 file: EventFile::create(run_dir.path()),
@@ -102,7 +128,7 @@ impl Attempt<'_> {
             asked: None,
         };
         let supervised = watch.supervise(&mut shim, &run_spec).await;
-        watch.output.finish(&self.log).await;
+        watch.output.finish(supervised.output_end(), &self.log).await;
         let (own_stop, asked, started_at) = (watch.own_stop.take(), watch.asked, watch.started_at);
         let (mut reader, mut events) = (watch.output.agent, watch.output.file);
         let facts = Facts { own_stop, asked, started_at, agent_id: agent.id() };
@@ -113,20 +139,45 @@ impl Attempt<'_> {
         if started_at.is_none() {
             return end;
         }
+        let time_max = match asked {
+            // The daemon is on its way out; what counts is that this end is recorded.
+            Some(StopReason::Shutdown) => Duration::ZERO,
+            Some(StopReason::Cancel) => CANCELLED_EVIDENCE_TIME_MAX,
+            Some(StopReason::Deadline) | None => EVIDENCE_TIME_MAX,
+        };
+        let evidence = self.look_around(&end, agent, &program, head_before, &run_spec.env);
+        let (version, change) = tokio::time::timeout(time_max, evidence).await.unwrap_or_default();
         let receipt = &mut end.outcome.receipt;
-        if receipt.agent_version.is_none() {
-            receipt.agent_version = self.versions.of(agent, &program, &run_spec.env).await;
-        }
-        let mut is_visible = None;
-        if let Some(head) = head_before
-            && let Some(change) = crate::git::change_since(&head, &run_spec.env).await
-        {
-            receipt.git = Some(change.git);
-            is_visible = Some(change.is_visible);
-        }
+        receipt.agent_version = receipt.agent_version.take().or(version);
+        let is_visible = change.as_ref().map(|change| change.is_visible);
+        receipt.git = change.map(|change| change.git);
         verdict_of_effect(&mut end, is_visible);
         events.end(&end);
         end
+    }
+
+    /// What the agent's stream does not say: its version, and what changed in the repository.
+    async fn look_around(
+        &self,
+        end: &RunEnd,
+        agent: &'static dyn Agent,
+        program: &Path,
+        head_before: Option<crate::git::Head>,
+        env: &[(OsString, OsString)],
+    ) -> (Option<String>, Option<crate::git::Change>) {
+        let version = async {
+            match &end.outcome.receipt.agent_version {
+                Some(_) => None,
+                None => self.versions.of(agent, program, env).await,
+            }
+        };
+        let change = async {
+            match &head_before {
+                Some(head) => crate::git::change_since(head, env).await,
+                None => None,
+            }
+        };
+        tokio::join!(version, change)
     }
 
     fn never_started(&self, failure: Failure) -> RunEnd {
@@ -185,7 +236,11 @@ impl Watch<'_> {
                 }
                 report = shim.report() => match report {
                     Report::Started { at_micros, .. } => self.started_at = Some(Timestamp::from_micros(at_micros)),
-                    Report::Output { .. } => { heard_at = Instant::now(); more = true; }
+                    Report::Output { end } => {
+                        heard_at = Instant::now();
+                        self.output.end = end;
+                        more = true;
+                    }
                     Report::LeaderExited(_) | Report::Empty(_) => {}
                     Report::SpawnFailed { kind, message } => return Supervised::NotStarted(spawn_failed(kind, message)),
                     Report::Ended(ended) => return Supervised::Ended(ended),
@@ -197,7 +252,7 @@ impl Watch<'_> {
                 },
                 () = sleep_until(due) => self.overdue(shim).await,
                 () = std::future::ready(()), if more => {
-                    more = self.output.read_some(self.log);
+                    more = self.output.read_some(self.log).await;
                     self.give_up_on_hopeless(shim).await;
                     tokio::task::yield_now().await;
                 }
@@ -249,7 +304,12 @@ async fn sleep_until(due: Option<Instant>) {
 
 /// The output on its way from the run directory to the agent's reader and the log tail.
 struct Output {
+    dir: Utf8PathBuf,
     reader: std::io::Result<OutputReader>,
+    /// Where the output ends, as far as is known.
+    end: u64,
+    /// Whether every line counts for the judgement.
+    is_read_whole: bool,
     agent: Box<dyn Reader>,
     events: Vec<AgentEvent>,
     file: EventFile,
@@ -260,13 +320,27 @@ struct Output {
 
 impl Output {
     /// Reads some of what is there; `true` when there may be more.
-    fn read_some(&mut self, log: &LogSink) -> bool {
+    async fn read_some(&mut self, log: &LogSink) -> bool {
+        self.skip_backlog(log);
         for _ in 0..READ_CHUNKS_PER_TURN_MAX {
             if !self.read_one(log) {
                 return false;
             }
+            self.show(log).await;
         }
         true
+    }
+
+    /// A program that is judged by its exit status is not read line by line when it prints faster than
+    /// that: only its newest lines are shown anyway, and the run directory has everything.
+    fn skip_backlog(&mut self, log: &LogSink) {
+        let Ok(reader) = &mut self.reader else { return };
+        let behind = self.end.saturating_sub(reader.position());
+        if self.is_read_whole || behind <= BACKLOG_BYTES_MAX {
+            return;
+        }
+        self.reader = OutputReader::open(&self.dir, self.end - BACKLOG_KEPT_BYTES);
+        log.left_out();
     }
 
     fn read_one(&mut self, log: &LogSink) -> bool {
@@ -276,7 +350,6 @@ impl Output {
         match reader.next_item() {
             Ok(Some(Item::Chunk(chunk))) => {
                 self.agent.push(super::agent_stream(chunk.stream), &chunk.bytes, &mut self.events);
-                self.show(log);
                 true
             }
             Ok(Some(Item::Gap(gap))) => {
@@ -291,8 +364,12 @@ impl Output {
         }
     }
 
-    fn show(&mut self, log: &LogSink) {
-        for event in self.events.drain(..) {
+    /// Shows the events, and lets the engine take lines in between.
+    async fn show(&mut self, log: &LogSink) {
+        for (count, event) in std::mem::take(&mut self.events).into_iter().enumerate() {
+            if count % LINES_PER_TURN_MAX == LINES_PER_TURN_MAX - 1 {
+                tokio::task::yield_now().await;
+            }
             self.file.event(&event);
             if let AgentEvent::Retry { class, message, .. } = &event
                 && is_hopeless(*class)
@@ -308,12 +385,13 @@ impl Output {
     }
 
     /// Reads what is left once nothing more can come.
-    async fn finish(&mut self, log: &LogSink) {
-        while self.read_some(log) {
+    async fn finish(&mut self, end: Option<u64>, log: &LogSink) {
+        self.end = end.unwrap_or(self.end);
+        while self.read_some(log).await {
             tokio::task::yield_now().await;
         }
         self.agent.finish_streams(&mut self.events);
-        self.show(log);
+        self.show(log).await;
     }
 }
 

@@ -11,8 +11,9 @@ use tokio::sync::mpsc;
 
 use crate::engine::RunnerEvent;
 
-/// Lines that wait for the engine, for one run.
-pub const LOG_QUEUE_LINES_MAX: usize = 1_024;
+/// Lines that wait for the engine, for one run. Fewer than a tail holds, so that the mark of dropped ones
+/// is seen.
+pub const LOG_QUEUE_LINES_MAX: usize = 400;
 
 /// The longest line in bytes; a longer one is cut into pieces (runtime.md, "Running a task").
 pub const LOG_LINE_BYTES_MAX: usize = 4_096;
@@ -20,7 +21,7 @@ pub const LOG_LINE_BYTES_MAX: usize = 4_096;
 #[derive(Debug, Default)]
 struct Queue {
     lines: VecDeque<String>,
-    /// Lines were dropped since the engine last took some.
+    /// Lines before these were dropped.
     overflowed: bool,
     /// The engine has been told and has not come yet.
     announced: bool,
@@ -47,13 +48,13 @@ impl LogSink {
     }
 
     /// Adds one line; a line above [`LOG_LINE_BYTES_MAX`] is cut, never inside a character. Never
-    /// waits: when the queue is full the line is dropped and the tail will say so.
+    /// waits: when the queue is full its oldest line is dropped and the tail will say so.
     pub fn line(&self, text: &str) {
         let mut queue = self.lock();
         for piece in pieces(text) {
             if queue.lines.len() >= LOG_QUEUE_LINES_MAX {
                 queue.overflowed = true;
-                break;
+                queue.lines.pop_front();
             }
             queue.lines.push_back(piece.to_owned());
         }
@@ -68,6 +69,14 @@ impl LogSink {
             lines: std::mem::take(&mut queue.lines),
             overflowed: std::mem::take(&mut queue.overflowed),
         }
+    }
+
+    /// Says that lines were left out here.
+    pub(crate) fn left_out(&self) {
+        let mut queue = self.lock();
+        queue.overflowed = true;
+        queue.lines.clear();
+        self.announce(&mut queue);
     }
 
     fn announce(&self, queue: &mut Queue) {
@@ -118,6 +127,11 @@ mod tests {
         let taken = sink.take();
         assert_eq!(taken.lines.len(), LOG_QUEUE_LINES_MAX);
         assert!(taken.overflowed);
+        assert_eq!(
+            taken.lines.back().unwrap(),
+            &(LOG_QUEUE_LINES_MAX + 9).to_string(),
+            "the newest stays"
+        );
         assert!(events.try_recv().is_ok(), "the engine is told");
         assert!(events.try_recv().is_err(), "once, however many lines");
         sink.line("more");

@@ -77,7 +77,7 @@ const SWEEP_TIME_MAX: Duration = Duration::from_secs(10);
 const LAST_WORDS_LINES_MAX: usize = 500;
 
 /// Bytes of output that are read for them.
-const LAST_WORDS_BYTES_MAX: u64 = 1024 * 1024;
+const LAST_WORDS_BYTES_MAX: u64 = 256 * 1024;
 
 /// Runs that may be prepared and not started; the machine starts at most its limit at once.
 const PREPARED_MAX: usize = 64;
@@ -157,7 +157,7 @@ impl TaskRunner for ProcessRunner {
                 versions: &inner.versions,
             };
             let end = attempt.run(prepared).await;
-            inner.retention.sweep_soon();
+            inner.retention.after_run(end.outcome.receipt.output_bytes);
             end
         })
     }
@@ -447,10 +447,16 @@ fn last_words(dir: &Utf8Path, agent: &str) -> Vec<String> {
         }
     };
     let (mut reader, mut events) = (agent.reader(), Vec::new());
-    let Ok(mut output) = rundir::OutputReader::open(dir, last_words_from(dir)) else {
+    // What a run of gigabytes printed is not read from the start.
+    let end = rundir::output_end(dir).unwrap_or_default();
+    let Ok(mut output) = rundir::OutputReader::open(dir, end.saturating_sub(LAST_WORDS_BYTES_MAX))
+    else {
         return Vec::new();
     };
-    while let Ok(Some(item)) = output.next_item() {
+    // The shim may still write; a bound keeps a start from following it.
+    while output.position() < end
+        && let Ok(Some(item)) = output.next_item()
+    {
         if let Item::Chunk(chunk) = item {
             reader.push(super::agent_stream(chunk.stream), &chunk.bytes, &mut events);
             keep(&mut events);
@@ -459,13 +465,6 @@ fn last_words(dir: &Utf8Path, agent: &str) -> Vec<String> {
     reader.finish_streams(&mut events);
     keep(&mut events);
     lines.into()
-}
-
-/// Where the last part of a run's output begins; what an interrupted run of gigabytes printed is not
-/// read from the start.
-fn last_words_from(dir: &Utf8Path) -> u64 {
-    let end = rundir::read_exit(dir).ok().flatten().map(|exit| exit.output_end);
-    end.map_or(0, |end| end.saturating_sub(LAST_WORDS_BYTES_MAX))
 }
 
 fn not_found(what: &str, looked: &[String]) -> Failure {

@@ -4,7 +4,7 @@
 //! nothing. A run that is not over is never touched, whatever its size.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,6 +13,9 @@ use ostler_supervise::rundir;
 
 /// A sweep reads every run directory; more often than this it is not worth it.
 const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
+
+/// ... unless runs have written this share of the bound since.
+const SWEEP_AT_SHARE: u64 = 20;
 
 /// Directories that are looked at in one sweep; the next goes on with what is left then.
 const RUNS_PER_SWEEP_MAX: usize = 200_000;
@@ -27,6 +30,8 @@ pub(super) struct Retention {
     age_max: Duration,
     is_sweeping: Arc<AtomicBool>,
     last: Arc<Mutex<Option<Instant>>>,
+    /// Output since the last sweep.
+    written: Arc<AtomicU64>,
 }
 
 /// A run that may go.
@@ -39,7 +44,23 @@ struct Settled {
 impl Retention {
     pub(super) fn new(runs_dir: Utf8PathBuf, bytes_max: u64, days_max: u64) -> Self {
         let age_max = DAY.saturating_mul(u32::try_from(days_max).unwrap_or(u32::MAX));
-        Self { runs_dir, bytes_max, age_max, is_sweeping: Arc::default(), last: Arc::default() }
+        Self {
+            runs_dir,
+            bytes_max,
+            age_max,
+            is_sweeping: Arc::default(),
+            last: Arc::default(),
+            written: Arc::default(),
+        }
+    }
+
+    /// A run has ended that wrote so much: looks at all of them when that is due.
+    pub(super) fn after_run(&self, output_bytes: u64) {
+        let written = self.written.fetch_add(output_bytes, Ordering::Relaxed) + output_bytes;
+        if written > self.bytes_max / SWEEP_AT_SHARE {
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        self.sweep_soon();
     }
 
     /// Sweeps in the background, unless that was done lately.
@@ -51,6 +72,7 @@ impl Retention {
             return;
         }
         *last = Some(Instant::now());
+        self.written.store(0, Ordering::Relaxed);
         let retention = self.clone();
         let swept = std::thread::Builder::new().name("retention".into()).spawn(move || {
             retention.sweep(SystemTime::now());

@@ -59,10 +59,7 @@ pub(super) async fn serve(
     close: CancellationToken,
 ) {
     let gone = Arc::new(AtomicBool::new(false));
-    let end = tokio::select! {
-        biased;
-        end = converse(stream, client, settings, Arc::clone(&gone), &close) => end,
-    };
+    let end = converse(stream, client, settings, Arc::clone(&gone), &close).await;
     gone.store(true, Ordering::Relaxed);
     match end {
         Ok(()) | Err(End::Left) => tracing::debug!("a client left"),
