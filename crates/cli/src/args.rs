@@ -176,7 +176,7 @@ pub(crate) enum TaskCommand {
         #[command(flatten)]
         json: JsonFlag,
     },
-    /// Show or set how many tasks run at once
+    /// Set how many tasks run at once
     Limit {
         /// From 1 to 32
         #[arg(value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]

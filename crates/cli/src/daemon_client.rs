@@ -5,7 +5,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ostler_host::client::{Client, ClientError, ConnectOptions, Updates};
+use ostler_host::client::{Client, ClientError, ConnectOptions, Update, Updates};
+use ostler_proto::framed::Task;
 use tokio::time::Instant;
 
 use crate::context::Context;
@@ -14,8 +15,15 @@ use crate::error::{Code, Failure};
 /// How long a daemon that was just started may take until it answers.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
+/// The log is set aside at a start when it is longer.
+const LOG_BYTES_MAX: u64 = 1024 * 1024;
+
 /// Pause before another start, when another daemon had the place.
 const RESPAWN_PAUSE: Duration = Duration::from_millis(100);
+
+/// Tries to get back to a daemon whose connection was lost, and the pause between.
+const RECONNECTS_MAX: u32 = 10;
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Pause between two tries to reach it.
 const START_RETRY: Duration = Duration::from_millis(10);
@@ -31,6 +39,32 @@ pub(crate) async fn connect_for_commands(context: &Context) -> Result<Client, Fa
     let (client, updates) = connect(context).await?;
     drop(updates);
     Ok(client)
+}
+
+/// The live tasks as the daemon has them, in the order of their submission; `None` when none runs. From the
+/// snapshot, which has every task, where a `list` has what fits one frame.
+pub(crate) async fn live_tasks(context: &Context) -> Result<Option<Vec<Task>>, Failure> {
+    let connected = Client::connect(&context.paths.socket(), ConnectOptions::default()).await;
+    let (_client, mut updates) = match connected {
+        Err(ClientError::Unreachable { source, .. }) if is_absent(&source) => return Ok(None),
+        other => other.map_err(failure)?,
+    };
+    match updates.next().await.map_err(failure)? {
+        Some(Update::Snapshot(snapshot)) => Ok(Some(snapshot.tasks)),
+        _ => Err(failure(ClientError::Protocol("no snapshot after welcome".to_owned()))),
+    }
+}
+
+/// Connects again after a loss, where `last` was applied. `None` when there is no daemon to go on with.
+pub(crate) async fn reconnect(context: &Context, last: Option<u64>) -> Option<(Client, Updates)> {
+    let options = ConnectOptions { resume_after: last, ..ConnectOptions::default() };
+    for _ in 0..RECONNECTS_MAX {
+        match Client::connect(&context.paths.socket(), options.clone()).await {
+            Ok(connected) => return Some(connected),
+            Err(_) => tokio::time::sleep(RECONNECT_PAUSE).await,
+        }
+    }
+    None
 }
 
 /// Connects, and starts a daemon first when none runs. Never from inside a run: an agent that calls
@@ -57,6 +91,7 @@ fn is_absent(error: &std::io::Error) -> bool {
 
 async fn start(context: &Context) -> Result<(Client, Updates), Failure> {
     let log = log_file(context)?;
+    let said_before = std::fs::metadata(&log).map_or(0, |meta| meta.len());
     let mut daemon = spawn(context, &log)?;
     let deadline = Instant::now() + START_DEADLINE;
     loop {
@@ -68,7 +103,7 @@ async fn start(context: &Context) -> Result<(Client, Updates), Failure> {
         let is_coming =
             matches!(&error, ClientError::Unreachable { source, .. } if is_absent(source));
         if !is_coming || Instant::now() >= deadline {
-            return Err(not_started(context, &log, error));
+            return Err(not_started(context, &log, said_before, error));
         }
         match daemon.try_wait() {
             Ok(None) => {}
@@ -78,14 +113,21 @@ async fn start(context: &Context) -> Result<(Client, Updates), Failure> {
                 tokio::time::sleep(RESPAWN_PAUSE).await;
                 daemon = spawn(context, &log)?;
             }
-            Ok(Some(_)) | Err(_) => return Err(not_started(context, &log, error)),
+            Ok(Some(_)) | Err(_) => return Err(not_started(context, &log, said_before, error)),
         }
         tokio::time::sleep(START_RETRY).await;
     }
 }
 
-fn not_started(context: &Context, log: &camino::Utf8Path, error: ClientError) -> Failure {
-    let said = std::fs::read_to_string(log).unwrap_or_default();
+fn not_started(
+    context: &Context,
+    log: &camino::Utf8Path,
+    said_before: u64,
+    error: ClientError,
+) -> Failure {
+    let said = std::fs::read(log).unwrap_or_default();
+    let said = said.get(usize::try_from(said_before).unwrap_or(0)..).unwrap_or(&said);
+    let said = String::from_utf8_lossy(said);
     let failure = Failure::new(
         Code::Unreachable,
         format!("no daemon could be started for {}", context.paths.runtime_dir),
@@ -129,16 +171,12 @@ fn spawn(context: &Context, log: &camino::Utf8Path) -> Result<std::process::Chil
         Failure::new(Code::Unreachable, "the daemon could not be started").because(error)
     };
     let program = std::env::current_exe().map_err(failure)?;
-    // A fresh start has a fresh log, and the one before is kept; what it says of a failed start is read
-    // back from here.
-    let _ = std::fs::rename(log, log.with_extension("log.old"));
-    let errors = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(log)
-        .map_err(failure)?;
+    // One generation is kept; what is written at the end of it says how a start failed.
+    if std::fs::metadata(log).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
+        let _ = std::fs::rename(log, log.with_extension("log.old"));
+    }
+    let errors =
+        File::options().append(true).create(true).mode(0o600).open(log).map_err(failure)?;
     let home = context.paths.home.as_deref().unwrap_or(camino::Utf8Path::new("/"));
     Command::new(program)
         .args(["daemon", "--log-file", log.as_str(), "--background"])

@@ -2,14 +2,20 @@
 
 use ostler_core::id::{RunId, TaskId};
 use ostler_host::history;
-use ostler_proto::framed::Task;
+use ostler_proto::framed::{Task, TaskStatus};
 
 use crate::context::Context;
 use crate::error::{Code, Failure};
 
-/// The live tasks, folded from the journal.
+/// The live tasks, folded from the journal. Without a daemon nothing runs: what was not finished is shown as
+/// what the next start makes of it.
 pub(crate) fn live_tasks(context: &Context) -> Result<Vec<Task>, Failure> {
-    history::live_tasks(&context.paths.journal_dir()).map_err(|error| unreadable("journal", error))
+    let tasks = history::live_tasks(&context.paths.journal_dir());
+    let mut tasks = tasks.map_err(|error| unreadable("journal", error))?;
+    for task in tasks.iter_mut().filter(|task| !task.status.is_settled()) {
+        task.status = TaskStatus::Interrupted;
+    }
+    Ok(tasks)
 }
 
 /// The archived tasks, oldest first.

@@ -144,7 +144,7 @@ pub(crate) fn summary(task: &Task) -> String {
             parts.push("no visible effect".to_owned());
         }
         if !receipt.denials.is_empty() {
-            parts.push(format!("denied: {}", receipt.denials.join(", ")));
+            parts.push(format!("denied: {}", safe(&receipt.denials.join(", "))));
         }
         if !receipt.killed.is_empty() {
             parts.push(match receipt.killed.len() {

@@ -91,7 +91,11 @@ fn read(
         .map_err(|source| HistoryError::Journal { dir: dir.to_string(), source })
 }
 
-/// Bounds for reading: the archive's, which are the wider ones.
-fn options() -> Options {
-    Options { total_bytes_max: crate::settings::ARCHIVE_BYTES_MAX, ..Options::default() }
+/// Bounds for reading: wide enough for any journal or archive that can be configured.
+pub fn options() -> Options {
+    Options {
+        total_bytes_max: crate::settings::ARCHIVE_BYTES_MAX,
+        snapshot_bytes_max: 4 * 1024 * 1024 * 1024,
+        ..Options::default()
+    }
 }

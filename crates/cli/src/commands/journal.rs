@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use camino::Utf8PathBuf;
-use ostler_journal::{OpenError, Options, Visit};
+use ostler_journal::{OpenError, Visit};
 use serde::Serialize;
 
 use crate::args::JournalCommand;
@@ -32,7 +32,7 @@ pub(crate) fn perform(context: &Context, command: JournalCommand) -> Result<Exit
     match command {
         JournalCommand::Verify { dir, json } => {
             let dir = dir_or_own(context, dir)?;
-            let report = ostler_journal::verify(&dir, &Options::default())
+            let report = ostler_journal::verify(&dir, &ostler_host::history::options())
                 .map_err(|error| unsound(&dir, error))?;
             let warnings: Vec<_> = report.warnings.iter().map(ToString::to_string).collect();
             if json.json {
@@ -77,7 +77,7 @@ fn unsound(dir: &Utf8PathBuf, error: OpenError) -> Failure {
 fn export(dir: &Utf8PathBuf) -> Result<(), Failure> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut written = Ok(());
-    let result = ostler_journal::read(dir, &Options::default(), &mut |visit| {
+    let result = ostler_journal::read(dir, &ostler_host::history::options(), &mut |visit| {
         if let (Visit::Entry(entry), Ok(())) = (visit, &written) {
             let record =
                 serde_json::from_slice(entry.payload).map_err(|error| error.to_string())?;

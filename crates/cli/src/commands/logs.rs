@@ -17,6 +17,9 @@ use crate::output;
 /// Pause between two looks at a run that prints nothing.
 const POLL: Duration = Duration::from_millis(30);
 
+/// Chunks printed before everything else gets a turn.
+const CHUNKS_PER_TURN_MAX: usize = 16;
+
 /// How output is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -59,10 +62,11 @@ impl Printer {
         Ok(Self { dir: dir.to_owned(), reader, agent: agent.reader(), events: Vec::new(), form })
     }
 
-    /// Prints what is there; `true` when something was.
-    pub(crate) fn print_available(&mut self) -> Result<bool, Failure> {
+    /// Prints some of what is there; `true` when something was. Bounded, so that whoever follows a run that
+    /// prints without end still hears signals and events.
+    pub(crate) fn print_some(&mut self) -> Result<bool, Failure> {
         let mut printed = false;
-        loop {
+        for _ in 0..CHUNKS_PER_TURN_MAX {
             let item = self.reader.next_item();
             let item = item.map_err(|error| {
                 Failure::new(Code::Failed, format!("the output in {} cannot be read", self.dir))
@@ -132,7 +136,7 @@ impl Printer {
 
     /// Prints what waits for its end of line, once nothing more can come.
     pub(crate) fn finish(&mut self) -> Result<(), Failure> {
-        self.print_available()?;
+        while self.print_some()? {}
         self.agent.finish_streams(&mut self.events);
         self.show(Stream::Stdout)?;
         std::io::stdout().flush()?;
@@ -155,7 +159,7 @@ pub(crate) async fn print(dir: &Utf8Path, form: Form, follow: bool) -> Result<()
     loop {
         // Looked at before reading, so that nothing printed in between is missed.
         let ended = printer.has_ended();
-        let printed = printer.print_available()?;
+        let printed = printer.print_some()?;
         if ended || !follow {
             return printer.finish();
         }

@@ -9,6 +9,7 @@ use ostler_core::id::{RunId, TaskId};
 use ostler_host::client::{Client, ClientError, Update, Updates};
 use ostler_host::config::Config;
 use ostler_host::paths::AGENT_CLI_ENV;
+use ostler_proto::framed::command::PROMPT_CHARS_MAX;
 use ostler_proto::framed::{Permissions, Submit, Task, TaskStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -43,8 +44,12 @@ pub(crate) fn perform(context: &Context, args: &RunArgs) -> Result<ExitCode, Fai
 }
 
 fn submission(context: &Context, args: &RunArgs) -> Result<Submit, Failure> {
-    let agent = agent_of(args)?.or_else(|| agent_for_model(context, args));
-    let is_command = agent.as_deref() == Some("command");
+    let named = agent_of(args)?;
+    let is_command = named.as_deref() == Some("command");
+    let prompt = prompt(args, is_command)?;
+    let needs_name = args.model.is_some() && args.provider.is_none()
+        || prompt.chars().count() > PROMPT_CHARS_MAX;
+    let agent = named.or_else(|| needs_name.then(|| default_agent(context, args)).flatten());
     let cwd = args.cwd.canonicalize_utf8().map_err(|error| {
         Failure::new(Code::Usage, format!("the directory {} cannot be used", args.cwd))
             .because(error)
@@ -55,7 +60,7 @@ fn submission(context: &Context, args: &RunArgs) -> Result<Submit, Failure> {
     let provider = provider(args, agent.as_deref())?;
     Ok(Submit {
         task_id: args.id.clone().map_or_else(new_task_id, Ok)?,
-        prompt: prompt(args, is_command)?,
+        prompt,
         cwd: cwd.into_string(),
         session_id: args.resume.clone(),
         provider,
@@ -96,12 +101,10 @@ fn agent_of(args: &RunArgs) -> Result<Option<String>, Failure> {
     }
 }
 
-/// A model without agent and provider: the wire wants both or none, so the default agent is named when it
-/// is one that has a provider of its own. The order is the daemon's (runtime.md, "Where we go further").
-fn agent_for_model(context: &Context, args: &RunArgs) -> Option<String> {
-    if args.model.is_none() || args.provider.is_some() {
-        return None;
-    }
+/// The agent that the daemon would choose, where it is one that can be named: with a name the wire takes a
+/// model of the agent's own provider, and a longer prompt. The order is the daemon's (runtime.md, "Where we
+/// go further").
+fn default_agent(context: &Context, args: &RunArgs) -> Option<String> {
     let path = context.env.get_os("PATH");
     let on_path = |name| ostler_agents::find_program(name, path, args.cwd.as_std_path()).is_some();
     if context.env.get_os(AGENT_CLI_ENV).is_some() || on_path("agent-cli") {
@@ -188,7 +191,8 @@ fn read_stdin() -> Result<String, Failure> {
 /// This shell's environment, as much of it as may travel; the daemon passes on what its allowlist
 /// has.
 fn environment(context: &Context) -> BTreeMap<String, String> {
-    const ENV_BYTES_MAX: usize = 256 * 1024;
+    /// Variables beyond it are left out; a frame must hold them all beside the prompt.
+    const ENV_BYTES_MAX: usize = 128 * 1024;
     let mut left = ENV_BYTES_MAX;
     context
         .text_env()
@@ -298,7 +302,7 @@ impl Follow<'_> {
                     }
                     self.cancel();
                 }
-                update = self.updates.next() => match update.map_err(daemon_client::failure)? {
+                update = self.updates.next() => match self.or_reconnected(update).await? {
                     Some(Update::Task { task: changed, .. }) if changed.task_id == self.id => {
                         task = *changed;
                         self.show(&task)?;
@@ -309,17 +313,37 @@ impl Follow<'_> {
                             self.show(&task)?;
                         }
                     }
-                    Some(_) => {}
-                    None => return Err(Failure::new(Code::Unreachable, "the daemon is gone").hint(format!("look at the task later with `ostler task show {}`", self.id))),
+                    Some(_) | None => {}
                 },
                 () = tokio::time::sleep(POLL), if self.printer.is_some() => {}
                 () = tokio::time::sleep_until(waiting_at), if task.status == TaskStatus::Queued && !self.told_waiting => self.tell_waiting(),
             }
             if let Some(printer) = &mut self.printer {
-                printer.print_available()?;
+                printer.print_some()?;
             }
         }
         self.finish(&task)
+    }
+
+    /// A lost connection is made again, with the cursor of the last update: nothing is missed.
+    async fn or_reconnected(
+        &mut self,
+        update: Result<Option<Update>, ClientError>,
+    ) -> Result<Option<Update>, Failure> {
+        let error = match update {
+            Ok(Some(update)) => return Ok(Some(update)),
+            Ok(None) => ClientError::Closed("it ended".to_owned()),
+            Err(error) => error,
+        };
+        match daemon_client::reconnect(self.context, self.updates.last_applied()).await {
+            Some((client, updates)) => {
+                (self.client, self.updates) = (client, updates);
+                Ok(None)
+            }
+            None => Err(Failure::new(Code::Unreachable, "the daemon is gone")
+                .because(error)
+                .hint(format!("look at the task later with `ostler task show {}`", self.id))),
+        }
     }
 
     fn cancel(&mut self) {

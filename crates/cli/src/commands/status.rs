@@ -32,10 +32,9 @@ struct Attention<'a> {
 
 pub(crate) fn perform(context: &Context, json: JsonFlag) -> Result<ExitCode, Failure> {
     block_on(async {
-        let connected = daemon_client::connect_for_commands(context).await;
-        let (daemon, tasks) = match connected {
-            Ok(client) => ("running", client.list().await.map_err(daemon_client::failure)?.tasks),
-            Err(_) => ("stopped", offline::live_tasks(context)?),
+        let (daemon, tasks) = match daemon_client::live_tasks(context).await? {
+            Some(tasks) => ("running", tasks),
+            None => ("stopped", offline::live_tasks(context)?),
         };
         let socket = context.paths.socket();
         let with = |status| {

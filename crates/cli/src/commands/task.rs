@@ -14,6 +14,9 @@ use crate::error::{Code, Failure};
 use crate::offline;
 use crate::output;
 
+/// How often a queued task is looked at by `logs -f`.
+const QUEUED_POLL: std::time::Duration = std::time::Duration::from_millis(250);
+
 pub(crate) fn perform(context: &Context, command: TaskCommand) -> Result<ExitCode, Failure> {
     match command {
         TaskCommand::List { all, json } => block_on(list(context, all, json)),
@@ -28,12 +31,12 @@ pub(crate) fn perform(context: &Context, command: TaskCommand) -> Result<ExitCod
         }
         TaskCommand::Cancel { task, json } => block_on(async {
             let client = daemon_client::connect_for_commands(context).await?;
-            let id = resolve(&client.list().await.map_err(daemon_client::failure)?.tasks, &task)?;
+            let id = resolve(&live_tasks(context).await?, &task)?;
             changed(client.cancel(&id).await, json, "cancelled")
         }),
         TaskCommand::Retry { task, json } => block_on(async {
             let client = daemon_client::connect_for_commands(context).await?;
-            let id = resolve(&client.list().await.map_err(daemon_client::failure)?.tasks, &task)?;
+            let id = resolve(&live_tasks(context).await?, &task)?;
             changed(client.retry(&id).await, json, "queued again")
         }),
         TaskCommand::Limit { limit, json } => block_on(async {
@@ -65,17 +68,9 @@ fn changed(
 
 /// The live tasks: from the daemon, or from its journal when none runs.
 async fn live_tasks(context: &Context) -> Result<Vec<Task>, Failure> {
-    match daemon_client::connect_for_commands(context).await {
-        Ok(client) => {
-            let list = client.list().await.map_err(daemon_client::failure)?;
-            if list.truncated {
-                output::note(
-                    "not all settled tasks fit the answer; `ostler task show` still finds each",
-                );
-            }
-            Ok(list.tasks)
-        }
-        Err(_) => offline::live_tasks(context),
+    match daemon_client::live_tasks(context).await? {
+        Some(tasks) => Ok(tasks),
+        None => offline::live_tasks(context),
     }
 }
 
@@ -213,7 +208,7 @@ async fn show(context: &Context, name: &str, json: JsonFlag) -> Result<ExitCode,
 
 fn receipt_rows(receipt: &ostler_proto::framed::Receipt, rows: &mut Vec<(&'static str, String)>) {
     use ostler_proto::framed::{Exit, Proof, Verdict};
-    let version = receipt.agent_version.as_deref().unwrap_or("");
+    let version = output::safe(receipt.agent_version.as_deref().unwrap_or(""));
     rows.push(("ran", format!("{} {version}", receipt.agent).trim_end().to_owned()));
     rows.push((
         "verdict",
@@ -276,20 +271,54 @@ async fn print_logs(
     form: Form,
     follow: bool,
 ) -> Result<ExitCode, Failure> {
-    let id = match offline::newest_attempt(context, name) {
-        Some(last) => RunId { task: task_id(name)?, attempt: attempt.unwrap_or(last) },
-        None => {
-            let task = find(context, name).await?;
-            RunId { task: task_id(&task.task_id)?, attempt: attempt.unwrap_or(task.attempt) }
-        }
-    };
-    let dir = context.paths.run_dir(&id);
-    if !dir.join("run.json").exists() {
-        return Err(Failure::new(Code::Refused, format!("there is no output of {id}"))
-            .hint("it has not started yet, or its output is no longer kept"));
+    let run = run_of(context, name, attempt).await?;
+    let dir = context.paths.run_dir(&run);
+    if follow {
+        wait_for_output(context, &run, &dir).await?;
+    } else if !dir.join("run.json").exists() {
+        return Err(no_output(&run));
     }
     logs::print(&dir, form, follow).await?;
     Ok(Code::Success.into())
+}
+
+/// The run that is asked for: the task's current attempt, or, of a task that nobody knows any more, the last
+/// that left a directory.
+async fn run_of(context: &Context, name: &str, attempt: Option<u32>) -> Result<RunId, Failure> {
+    match find(context, name).await {
+        Ok(task) => {
+            Ok(RunId { task: task_id(&task.task_id)?, attempt: attempt.unwrap_or(task.attempt) })
+        }
+        Err(error) => match offline::newest_attempt(context, name) {
+            Some(last) => Ok(RunId { task: task_id(name)?, attempt: attempt.unwrap_or(last) }),
+            None => Err(error),
+        },
+    }
+}
+
+/// A task that is queued prints later: waits until its run is there, or will never be.
+async fn wait_for_output(
+    context: &Context,
+    run: &RunId,
+    dir: &camino::Utf8Path,
+) -> Result<(), Failure> {
+    let mut told = false;
+    while !dir.join("run.json").exists() {
+        let task = find(context, run.task.as_str()).await?;
+        if task.status.is_settled() || task.attempt != run.attempt {
+            return Err(no_output(run));
+        }
+        if !std::mem::replace(&mut told, true) {
+            output::note("queued; waiting for its start");
+        }
+        tokio::time::sleep(QUEUED_POLL).await;
+    }
+    Ok(())
+}
+
+fn no_output(run: &RunId) -> Failure {
+    Failure::new(Code::Refused, format!("there is no output of {}", output::safe(&run.to_string())))
+        .hint("it has not started, or its output is no longer kept")
 }
 
 fn task_id(text: &str) -> Result<TaskId, Failure> {
