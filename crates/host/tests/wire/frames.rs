@@ -98,7 +98,8 @@ fn r_22_a_length_of_zero_or_above_the_maximum_ends_the_connection() {
         }
     }
     let mut raw = rig.client();
-    assert!(raw.try_bytes(&frame(list_of_exactly(FRAME_BYTES_MAX + 1).as_bytes())) || true);
+    // The daemon may close before all of it is written.
+    let _ = raw.try_bytes(&frame(list_of_exactly(FRAME_BYTES_MAX + 1).as_bytes()));
     assert!(raw.end().iter().all(|it| it["type"] != "command_result"));
 }
 

@@ -242,7 +242,9 @@ impl Raw {
     #[track_caller]
     pub(crate) fn end(&mut self) -> Vec<Value> {
         let mut messages = Vec::new();
+        let until = Instant::now() + DEADLINE;
         while let Some(message) = self.message() {
+            assert!(Instant::now() < until, "it was not closed");
             messages.push(message);
         }
         messages
