@@ -116,8 +116,6 @@ pub(crate) struct Engine {
     stopping_until: Option<Instant>,
     /// Until when the pending batch waits for company.
     linger_until: Option<Instant>,
-    /// Bytes since the last snapshot at which the next one is written.
-    snapshot_due_bytes: u64,
 }
 
 impl Engine {
@@ -159,7 +157,6 @@ impl Engine {
             shutdown,
             stopping_until: None,
             linger_until: None,
-            snapshot_due_bytes: SNAPSHOT_EVERY_BYTES,
         };
         let handle = EngineHandle::new(command_sender, feed, shutdown_sender);
         Ok((engine, handle))
@@ -299,7 +296,7 @@ impl Engine {
         }
         if self.failed.is_some() {
             self.drop_pending();
-        } else if self.standing.since_snapshot > self.snapshot_due_bytes {
+        } else if self.standing.since_snapshot > self.snapshot_at_bytes {
             // Before the next batch: under load there always is one, and the journal must not outgrow
             // its bound.
             self.write_snapshot();
