@@ -13,7 +13,7 @@ use ostler_proto::framed::command::PROMPT_CHARS_MAX;
 use ostler_proto::framed::{Permissions, Submit, Task, TaskStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use super::logs::{Form, Printer};
@@ -34,6 +34,9 @@ const WAITING_AFTER: Duration = Duration::from_secs(1);
 
 /// How long the daemon may take to take an order from its queue.
 const TAKEN_MAX: Duration = Duration::from_secs(5);
+
+/// Turns of printing that a cancelled run still gets.
+const CANCELLED_TURNS_MAX: u32 = 2;
 
 /// How often the output is looked at while the run goes on.
 const POLL: Duration = Duration::from_millis(20);
@@ -227,6 +230,7 @@ async fn run(context: &Context, args: &RunArgs, submit: Submit) -> Result<ExitCo
         printer: None,
         shown: None,
         told_waiting: false,
+        is_cancelling: false,
         cancelling: None,
     };
     follow.show(&task)?;
@@ -282,6 +286,7 @@ struct Follow<'a> {
     printer: Option<Printer>,
     shown: Option<Task>,
     told_waiting: bool,
+    is_cancelling: bool,
     /// Ready when the daemon has taken the order to cancel.
     cancelling: Option<oneshot::Receiver<()>>,
 }
@@ -322,6 +327,7 @@ impl Follow<'_> {
                 printer.print_some()?;
             }
         }
+        self.print_rest(&mut interrupt).await?;
         self.finish(&task)
     }
 
@@ -347,6 +353,7 @@ impl Follow<'_> {
     }
 
     fn cancel(&mut self) {
+        self.is_cancelling = true;
         output::note("cancelling; press Ctrl+C again to leave it to the daemon");
         let (client, id) = (self.client.clone(), self.id.clone());
         let (is_taken, taken) = oneshot::channel();
@@ -409,10 +416,26 @@ impl Follow<'_> {
         Ok(())
     }
 
-    fn finish(&mut self, task: &Task) -> Result<ExitCode, Failure> {
-        if let Some(printer) = &mut self.printer {
-            printer.finish()?;
+    /// Prints what the run still printed. Whoever pressed Ctrl+C does not want gigabytes of it.
+    async fn print_rest(&mut self, interrupt: &mut Signal) -> Result<(), Failure> {
+        let Some(printer) = &mut self.printer else { return Ok(()) };
+        let mut turns = 0;
+        while printer.print_some()? {
+            turns += 1;
+            let is_interrupted = tokio::select! {
+                biased;
+                _ = interrupt.recv() => true,
+                () = std::future::ready(()) => false,
+            };
+            if is_interrupted || (self.is_cancelling && turns >= CANCELLED_TURNS_MAX) {
+                output::note(&format!("there is more: `ostler task logs {}`", self.id));
+                return Ok(());
+            }
         }
+        printer.finish()
+    }
+
+    fn finish(&mut self, task: &Task) -> Result<ExitCode, Failure> {
         let (word, colour) = output::status_word(task.status);
         if self.json {
             let receipt = task.receipt.as_ref();
