@@ -18,7 +18,7 @@ use crate::output;
 const POLL: Duration = Duration::from_millis(30);
 
 /// Chunks printed before everything else gets a turn.
-const CHUNKS_PER_TURN_MAX: usize = 16;
+const CHUNKS_PER_TURN_MAX: usize = 4;
 
 /// How output is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub(crate) struct Printer {
     agent: Box<dyn Reader>,
     events: Vec<AgentEvent>,
     form: Form,
+    /// Lines on their way out; one write for many.
+    lines: Vec<u8>,
 }
 
 impl Printer {
@@ -59,7 +61,14 @@ impl Printer {
         let agent = agent
             .ok_or_else(|| Failure::new(Code::Bug, "there is no agent to read the output with"))?;
         let reader = OutputReader::open(dir, 0).map_err(unreadable)?;
-        Ok(Self { dir: dir.to_owned(), reader, agent: agent.reader(), events: Vec::new(), form })
+        Ok(Self {
+            dir: dir.to_owned(),
+            reader,
+            agent: agent.reader(),
+            events: Vec::new(),
+            form,
+            lines: Vec::new(),
+        })
     }
 
     /// Prints some of what is there; `true` when something was. Bounded, so that whoever follows a run that
@@ -79,8 +88,16 @@ impl Printer {
                 Item::Chunk(chunk) => self.chunk(chunk.stream, &chunk.bytes)?,
             }
         }
-        std::io::stdout().flush()?;
+        self.flush()?;
         Ok(printed)
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        let lines = std::mem::take(&mut self.lines);
+        let mut out = std::io::stdout().lock();
+        out.write_all(&lines)?;
+        out.flush()?;
+        Ok(())
     }
 
     fn gap(&mut self, bytes: u64) -> Result<(), Failure> {
@@ -122,16 +139,18 @@ impl Printer {
         Ok(())
     }
 
-    fn event_line(&self, stream: &'static str, line: &str) -> Result<(), Failure> {
+    fn event_line(&mut self, stream: &'static str, line: &str) -> Result<(), Failure> {
         match self.form {
-            Form::Json => output::json_line(&OutputLine { r#type: "output", stream, line }),
-            _ => {
-                let mut out = std::io::stdout().lock();
-                out.write_all(output::safe(line).as_bytes())?;
-                out.write_all(b"\n")?;
-                Ok(())
+            Form::Json => {
+                let line = OutputLine { r#type: "output", stream, line };
+                serde_json::to_writer(&mut self.lines, &line).map_err(std::io::Error::other)?;
+            }
+            Form::Readable | Form::Raw => {
+                self.lines.extend_from_slice(output::safe(line).as_bytes());
             }
         }
+        self.lines.push(b'\n');
+        Ok(())
     }
 
     /// Prints what waits for its end of line, once nothing more can come.
@@ -139,8 +158,7 @@ impl Printer {
         while self.print_some()? {}
         self.agent.finish_streams(&mut self.events);
         self.show(Stream::Stdout)?;
-        std::io::stdout().flush()?;
-        Ok(())
+        self.flush()
     }
 
     /// Whether the run has ended: it says so, or its supervisor is gone.
