@@ -423,9 +423,11 @@ impl Engine {
     }
 
     fn start(&mut self, run: RunId) {
-        match self.order(&run) {
-            Some(order) => self.runs.start(order, &self.runner),
-            None => tracing::error!(%run, "a run without an input was not started"),
+        let Some(order) = self.order(&run) else {
+            return tracing::error!(%run, "a run without an input was not started");
+        };
+        if let Some(end) = self.runs.start(order, &self.runner) {
+            self.end_run(run, end);
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use ostler_core::clock::Timestamp;
 use ostler_core::id::RunId;
@@ -14,7 +16,7 @@ use tokio::task::AbortHandle;
 use super::RunnerEvent;
 use super::feed::SharedTail;
 use crate::redact::{self, Input};
-use crate::runner::{LogSink, RunOrder, StopSignal, TaskRunner};
+use crate::runner::{LogSink, RunFuture, RunOrder, StopSignal, TaskRunner};
 use crate::tail::{Tail, TailBounds};
 
 struct LiveRun {
@@ -23,7 +25,8 @@ struct LiveRun {
     tail: Option<SharedTail>,
     /// What no line may show.
     hidden: Arc<Input>,
-    work: AbortHandle,
+    /// `None` when its first step was its last.
+    work: Option<AbortHandle>,
 }
 
 pub(super) struct LiveRuns {
@@ -53,23 +56,46 @@ impl LiveRuns {
         self.runs.is_empty()
     }
 
-    /// Starts a run; its end comes as an event, also when the runner panics.
-    pub(super) fn start(&mut self, order: RunOrder, runner: &Arc<dyn TaskRunner>) {
+    /// Starts a run and lets it take its first step at once: an agent does not wait for its turn behind
+    /// answers. Gives the end of a run that needed no more; a later end comes as an event. Both also when
+    /// the runner panics.
+    pub(super) fn start(
+        &mut self,
+        order: RunOrder,
+        runner: &Arc<dyn TaskRunner>,
+    ) -> Option<RunEnd> {
         let run = order.run.clone();
         let (stop, signal) = StopSignal::new();
         let sink = LogSink::new(run.clone(), self.events.clone());
         let hidden = Arc::new(Input::new(&order.input.prompt));
         let agent = order.spec.agent.clone().unwrap_or_default();
-        let future = tokio::spawn(runner.run(order, sink.clone(), signal));
+        let first = catch_unwind(AssertUnwindSafe(|| {
+            let mut future = runner.run(order, sink.clone(), signal);
+            // Nobody is woken: whoever is not done is polled again below.
+            match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(end) => Ok(end),
+                Poll::Pending => Err(future),
+            }
+        }));
+        let (end, work) = match first {
+            Ok(Ok(end)) => (Some(end), None),
+            Ok(Err(future)) => (None, Some(self.go_on(run.clone(), agent, future))),
+            Err(_) => (Some(runner_failed(agent)), None),
+        };
+        self.runs.insert(run, LiveRun { sink, stop, tail: None, hidden, work });
+        end
+    }
+
+    fn go_on(&self, run: RunId, agent: String, future: RunFuture) -> AbortHandle {
+        let future = tokio::spawn(future);
         let work = future.abort_handle();
         let events = self.events.clone();
-        let id = run.clone();
         tokio::spawn(async move {
             let end = future.await.unwrap_or_else(|_| runner_failed(agent));
             // The engine is gone only when the daemon ends; nobody is left to tell then.
-            let _ = events.send(RunnerEvent::Ended { run: id, end: Box::new(end) }).await;
+            let _ = events.send(RunnerEvent::Ended { run, end: Box::new(end) }).await;
         });
-        self.runs.insert(run, LiveRun { sink, stop, tail: None, hidden, work });
+        work
     }
 
     pub(super) fn stop(&self, run: &RunId, reason: StopReason) {
@@ -176,9 +202,7 @@ impl LiveRuns {
     /// Gives up on what did not end in time; dropping the runners closes their shims' control pipes,
     /// and the shims end what is left.
     pub(super) fn abandon(&mut self) {
-        for live in self.runs.values() {
-            live.work.abort();
-        }
+        self.runs.values().filter_map(|live| live.work.as_ref()).for_each(AbortHandle::abort);
         self.runs.clear();
     }
 }
@@ -188,4 +212,67 @@ fn runner_failed(agent: String) -> RunEnd {
     let why = "the task runner ended without a result; this is a bug";
     let outcome = Outcome::failed(Failure::new(FailureClass::Unknown, why), receipt);
     RunEnd { status: EndStatus::Failed, outcome }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ostler_core::id::TaskId;
+    use ostler_core::task::TaskSpec;
+
+    use super::*;
+    use crate::runner::TaskInput;
+
+    /// Ends at once, ends later, or panics, as the prompt says.
+    struct Scripted;
+
+    impl TaskRunner for Scripted {
+        fn run(&self, order: RunOrder, _log: LogSink, mut stop: StopSignal) -> RunFuture {
+            Box::pin(async move {
+                match order.input.prompt.as_str() {
+                    "panic" => panic!("as asked"),
+                    "later" => drop(stop.stopped().await),
+                    _ => {}
+                }
+                RunEnd { status: EndStatus::Completed, ..runner_failed(String::new()) }
+            })
+        }
+    }
+
+    fn order(prompt: &str) -> RunOrder {
+        let id = TaskId::new(prompt).unwrap();
+        let spec = TaskSpec {
+            id: id.clone(),
+            session: None,
+            cwd: "/".to_owned(),
+            provider: None,
+            model: None,
+            effort: None,
+            worktree: false,
+            agent: None,
+            permissions: None,
+            timeout: None,
+            budget_micros: None,
+        };
+        let input = TaskInput { prompt: prompt.to_owned(), ..TaskInput::default() };
+        let run = RunId { task: id, attempt: 1 };
+        RunOrder { run, spec: Arc::new(spec), input: Arc::new(input) }
+    }
+
+    #[tokio::test]
+    async fn a_run_that_ends_or_panics_in_its_first_step_ends_there() {
+        let (events, mut ended) = mpsc::channel(1);
+        let mut runs = LiveRuns::new(events, TailBounds::default());
+        let runner: Arc<dyn TaskRunner> = Arc::new(Scripted);
+        let end = runs.start(order("now"), &runner);
+        assert!(end.is_some_and(|end| end.status == EndStatus::Completed));
+        let end = runs.start(order("panic"), &runner);
+        assert!(end.is_some_and(|end| end.status == EndStatus::Failed), "the engine lives on");
+        let later = order("later");
+        assert!(runs.start(later.clone(), &runner).is_none());
+        runs.stop(&later.run, StopReason::Cancel);
+        let told = ended.recv().await;
+        assert!(matches!(told, Some(RunnerEvent::Ended { run, .. }) if run == later.run));
+    }
 }

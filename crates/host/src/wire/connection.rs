@@ -27,6 +27,10 @@ const ANSWERS_PER_TURN_MAX: usize = 256;
 /// Bytes of events taken from the feed for one write.
 const WRITE_BYTES: usize = 256 * 1024;
 
+/// Shared frames up to this size are copied beside others, so that they leave in one write; larger ones are
+/// written from where they are.
+const COPIED_BYTES_MAX: usize = 32 * 1024;
+
 /// Bytes read from a socket at once.
 const READ_BYTES: usize = 64 * 1024;
 
@@ -268,7 +272,7 @@ impl Writer {
             }
             let pieces = cursor.take(WRITE_BYTES).map_err(|_| End::FellBehind)?;
             let idle = pieces.is_empty() && waiting.is_empty();
-            self.write_pieces(pieces, feed).await?;
+            self.take_pieces(pieces, feed).await?;
             self.write_answers(&mut waiting).await?;
             if Instant::now() >= heartbeat_at {
                 heartbeat_at = Instant::now() + self.settings.heartbeat;
@@ -303,11 +307,14 @@ impl Writer {
         self.flush().await
     }
 
-    /// Writes events in order; those that all clients share go out as they are.
-    async fn write_pieces(&mut self, pieces: Vec<Piece>, feed: &Feed) -> Result<(), End> {
+    /// Takes events in order; what is not written yet leaves with the answers that follow.
+    async fn take_pieces(&mut self, pieces: Vec<Piece>, feed: &Feed) -> Result<(), End> {
         let max = self.settings.frame_bytes_max;
         for piece in pieces {
             match piece {
+                Piece::Frames { bytes, .. } if bytes.len() <= COPIED_BYTES_MAX => {
+                    self.out.extend_from_slice(&bytes);
+                }
                 Piece::Frames { bytes, .. } => {
                     self.flush().await?;
                     self.write(&bytes).await?;
@@ -327,6 +334,6 @@ impl Writer {
                 self.flush().await?;
             }
         }
-        self.flush().await
+        Ok(())
     }
 }
