@@ -78,7 +78,8 @@ impl Starts {
     /// Runs `command`, which makes the program start.
     pub(crate) fn time(&mut self, command: &mut Command) -> Result<Duration, Fault> {
         let begin = now();
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let took = self.wait(begin)?;
         child.wait()?;
         Ok(took)

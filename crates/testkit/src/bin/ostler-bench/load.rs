@@ -18,8 +18,6 @@ use crate::report::Samples;
 use crate::scan::{Frame, Scanner};
 use crate::wire;
 
-/// Unfinished tasks that the load lets the daemon have.
-const UNFINISHED_MAX: u64 = 900;
 /// Bytes read from a socket at once.
 const READ_BYTES: usize = 256 * 1024;
 /// How long everything that was submitted may take to be over.
@@ -35,6 +33,8 @@ pub(crate) struct Plan {
     /// Submissions of one connection that are unanswered at once.
     pub(crate) depth: usize,
     pub(crate) time: Duration,
+    /// Tasks that the daemon may have unanswered and unfinished; below what its live set takes.
+    pub(crate) unfinished_max: u64,
 }
 
 /// What came of it.
@@ -91,7 +91,7 @@ pub(crate) fn run(socket: &Path, prefix: &str, plan: &Plan) -> Result<Outcome, F
     loop {
         let now = Instant::now();
         if now < end {
-            load.submit(plan.depth)?;
+            load.submit(plan)?;
         } else if load.is_over() {
             break;
         } else if now >= drained {
@@ -122,12 +122,12 @@ impl Load {
         self.unfinished() == 0 && alive.all(|it| it.sent_at.is_empty() && it.last == last)
     }
 
-    fn submit(&mut self, depth: usize) -> Result<(), Fault> {
+    fn submit(&mut self, plan: &Plan) -> Result<(), Fault> {
         for index in 0..self.connections.len() {
-            while self.unfinished() < UNFINISHED_MAX
+            while self.unfinished() < plan.unfinished_max
                 && let Some(connection) = self.connections.get_mut(index)
                 && connection.alive
-                && connection.sent_at.len() < depth
+                && connection.sent_at.len() < plan.depth
             {
                 let (prefix, n) = (&self.prefix, self.submitted);
                 let body = format!(

@@ -34,6 +34,18 @@ pub(crate) fn context_switches(pid: u32) -> io::Result<u64> {
     Ok(switches)
 }
 
+/// How long all threads of a process ran on a processor, and how long they waited for one.
+pub(crate) fn processor_time(pid: u32) -> io::Result<(Duration, Duration)> {
+    let (mut ran, mut waited) = (0, 0);
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let mut nanos = stat.split_ascii_whitespace().filter_map(|text| text.parse::<u64>().ok());
+        ran += nanos.next().unwrap_or(0);
+        waited += nanos.next().unwrap_or(0);
+    }
+    Ok((Duration::from_nanos(ran), Duration::from_nanos(waited)))
+}
+
 /// Watches a process's private memory for its peak.
 pub(crate) struct Peak {
     stop: Arc<AtomicBool>,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::disk::Probe;
 use crate::load::{self, Plan};
-use crate::proc::{mib, private_bytes};
+use crate::proc::{mib, private_bytes, processor_time};
 use crate::report::{Target, median, note, row};
 use crate::server::{HOLD, Server};
 use crate::wire::Wire;
@@ -15,6 +15,8 @@ use crate::{Fault, Options};
 
 /// The default live set.
 pub(crate) const LIVE_MAX: usize = 1_000;
+/// Unfinished tasks that a load lets a daemon have whose live set is the default.
+const UNFINISHED_MAX: u64 = 900;
 /// Rounds whose best counts: other work on the machine only ever takes away.
 const ROUNDS: usize = 3;
 /// Rounds at depth 1, each between two looks at the disk.
@@ -32,7 +34,8 @@ fn server(dir: &Path, name: &str, live_max: usize) -> Result<Server, Fault> {
 
 pub(crate) fn submits(options: &Options) -> Result<(), Fault> {
     let dir = options.dir.path();
-    let deep = Plan { connections: 1, depth: 512, time: options.load / ROUNDS as u32 };
+    let time = options.load / ROUNDS as u32;
+    let deep = Plan { connections: 1, depth: 512, time, unfinished_max: UNFINISHED_MAX };
     let mut rates = Vec::new();
     for round in 0..ROUNDS {
         let server = server(dir, &format!("deep{round}"), LIVE_MAX)?;
@@ -45,6 +48,7 @@ pub(crate) fn submits(options: &Options) -> Result<(), Fault> {
             outcome.refused,
             mib(private_bytes(server.pid())?)
         ));
+        note(&processors(&server, outcome.accepted, outcome.seconds)?);
         server.stop()?;
     }
     let best = rates.iter().copied().fold(0.0, f64::max);
@@ -56,7 +60,7 @@ pub(crate) fn submits(options: &Options) -> Result<(), Fault> {
 fn against_the_disk(dir: &Path) -> Result<(), Fault> {
     let server = server(dir, "single", LIVE_MAX)?;
     let mut probe = Probe::new(&dir.join("single"))?;
-    let single = Plan { connections: 1, depth: 1, time: DISK_LOAD };
+    let single = Plan { connections: 1, depth: 1, time: DISK_LOAD, unfinished_max: UNFINISHED_MAX };
     let mut ratios = Vec::new();
     let mut before = probe.for_a_while(DISK_LOOK)?;
     for round in 0..DISK_ROUNDS {
@@ -82,7 +86,8 @@ fn against_the_disk(dir: &Path) -> Result<(), Fault> {
 
 pub(crate) fn crowd(options: &Options) -> Result<(), Fault> {
     let server = server(options.dir.path(), "crowd", LIVE_MAX)?;
-    let plan = Plan { connections: 32, depth: 16, time: options.load };
+    let plan =
+        Plan { connections: 32, depth: 16, time: options.load, unfinished_max: UNFINISHED_MAX };
     let outcome = load::run(&server.socket(), "c", &plan)?;
     let what = format!("the same with 32 connections, {:.0} s, in total", outcome.seconds);
     row(&what, outcome.rate(), "/s", Target::AtLeast(10_000.0));
@@ -98,6 +103,7 @@ pub(crate) fn crowd(options: &Options) -> Result<(), Fault> {
         outcome.answers.summary(),
         mib(private_bytes(server.pid())?)
     ));
+    note(&processors(&server, outcome.accepted, outcome.seconds)?);
     let journal = options.dir.path().join("crowd/journal");
     let snapshots = std::fs::read_dir(journal)?
         .flatten()
@@ -124,6 +130,18 @@ pub(crate) fn live(options: &Options) -> Result<(), Fault> {
     Ok(())
 }
 
+/// What the daemon needed of the processors: on a machine that is busy with other things, that says more
+/// than the clock.
+fn processors(server: &Server, accepted: u64, seconds: f64) -> Result<String, Fault> {
+    let (ran, waited) = processor_time(server.pid())?;
+    Ok(format!(
+        "in {seconds:.1} s the daemon ran {:.2} s ({:.1} us a task) and waited {:.2} s for a processor",
+        ran.as_secs_f64(),
+        ran.as_secs_f64() * 1e6 / accepted as f64,
+        waited.as_secs_f64()
+    ))
+}
+
 /// The rate beside `held` tasks that stay: one runs, the others of its session wait for it.
 fn with_live(options: &Options, round: usize, held: usize, time: Duration) -> Result<f64, Fault> {
     const DEPTH: usize = 64;
@@ -136,7 +154,8 @@ fn with_live(options: &Options, round: usize, held: usize, time: Duration) -> Re
             "session_id": "hold", "prompt": HOLD, "cwd": "/work"}))?;
     }
     drop(wire);
-    let outcome = load::run(&server.socket(), "l", &Plan { connections: 1, depth: DEPTH, time })?;
+    let plan = Plan { connections: 1, depth: DEPTH, time, unfinished_max: 3 * DEPTH as u64 };
+    let outcome = load::run(&server.socket(), "l", &plan)?;
     if outcome.refused > 0 {
         note(&format!("{} refused with {held} live", outcome.refused));
     }

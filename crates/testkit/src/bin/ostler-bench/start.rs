@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
+use crate::proc::processor_time;
 use crate::product::Product;
 use crate::report::{Samples, Target, millis, note, row};
 use crate::rows::LIVE_MAX;
@@ -24,7 +25,7 @@ pub(crate) fn measure(options: &Options) -> Result<(), Fault> {
     let journal = product.runtime_dir().join("journal");
     fill(&product.runtime_dir())?;
     note(&format!("journal: {:.1} MiB in {} files", bytes_in(&journal)?.0, bytes_in(&journal)?.1));
-    let mut samples = Samples::default();
+    let (mut samples, mut ran) = (Samples::default(), Samples::default());
     let mut tasks = 0;
     for _ in 0..STARTS {
         let begin = Instant::now();
@@ -32,6 +33,7 @@ pub(crate) fn measure(options: &Options) -> Result<(), Fault> {
         let mut wire = Wire::connect_soon(&product.socket())?;
         let list = wire.call(&json!({"version": 1, "type": "list"}))?;
         samples.push(begin.elapsed());
+        ran.push(processor_time(product.pid())?.0);
         tasks = list["tasks"].as_array().map_or(0, Vec::len);
         // No last snapshot: the next start has as much to read as this one.
         product.kill()?;
@@ -43,6 +45,7 @@ pub(crate) fn measure(options: &Options) -> Result<(), Fault> {
         Target::AtMost(100.0),
     );
     note(&format!("{}; {tasks} tasks in the list (as many as fit its frame)", samples.summary()));
+    note(&format!("of that the daemon ran, all threads together: {}", ran.summary()));
     let mut empty = Product::new(options, "empty")?;
     let mut samples = Samples::default();
     for _ in 0..STARTS {
