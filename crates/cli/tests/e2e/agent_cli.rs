@@ -1,6 +1,7 @@
 //! The original's `agent-cli`: found, called and judged as the original daemon does it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use ostler_proto::framed::{FailureClass, Submit, Task, TaskStatus};
@@ -171,8 +172,12 @@ fn r_74_stdout_and_stderr_are_read_side_by_side() {
 /// more than 64 MiB from one stream is no success.
 #[test]
 fn r_75_a_stream_above_64_mib_fails_the_task() {
-    let rig = rig();
-    let task = submit(&rig, "t", &format!("long-line:{} sleep:60", 65 << 20), |_| {});
+    let rig = Rig::serving();
+    let script = format!("#!/bin/sh\nexec fake-agent long-line {} --stay\n", 65 << 20);
+    let program = rig.scratch.bin().join("agent-cli");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let task = submit(&rig, "t", "hello", |_| {});
     rig.assert_nothing_runs();
     assert!(is(&task, TaskStatus::Failed), "{task:?}");
     assert_eq!(task.failure.unwrap().class, FailureClass::TruncatedOutput);

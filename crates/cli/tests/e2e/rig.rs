@@ -190,10 +190,11 @@ impl Rig {
         self.scratch.ostler_home().join(format!("runs/{id}.1"))
     }
 
-    /// Everything started from here but daemons and shims: agents and what they left, marked or not.
+    /// Everything started from here but daemons, shims and commands: agents and what they left, marked or
+    /// not.
     pub(crate) fn run_processes(&self) -> Vec<Process> {
         let mut found = self.scratch.processes();
-        found.retain(|process| !matches!(process.argv.get(1), Some(word) if word == "daemon" || word == "__shim"));
+        found.retain(|process| !process.argv.first().is_some_and(|word| word.ends_with("/ostler")));
         found
     }
 
@@ -285,7 +286,8 @@ pub(crate) fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
 pub(crate) struct Wire {
     runtime: tokio::runtime::Runtime,
     pub(crate) client: Client,
-    updates: Updates,
+    /// Dropped where nobody looks at them: a client that does not take its events is hung up on.
+    updates: Option<Updates>,
 }
 
 impl Wire {
@@ -295,13 +297,19 @@ impl Wire {
         let (client, updates) = runtime
             .block_on(Client::connect(&socket, ConnectOptions::default()))
             .expect("a connection to the daemon");
-        Self { runtime, client, updates }
+        Self { runtime, client, updates: Some(updates) }
+    }
+
+    /// For commands alone.
+    pub(crate) fn without_updates(mut self) -> Self {
+        self.updates = None;
+        self
     }
 
     /// The task as soon as it is as wanted.
     #[track_caller]
     pub(crate) fn until(&mut self, id: &str, mut wanted: impl FnMut(&Task) -> bool) -> Task {
-        let updates = &mut self.updates;
+        let updates = self.updates.as_mut().expect("updates");
         let mut last = None;
         let search = async {
             loop {

@@ -37,6 +37,14 @@ impl Mount {
     }
 }
 
+impl Mount {
+    fn resize(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        let status = Command::new("mount").args(["-o", &options]).arg(&self.0).status();
+        assert!(status.unwrap().success());
+    }
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
@@ -68,10 +76,10 @@ fn submit(wire: &Wire, id: &str, cwd: &str, argv: &[&str]) -> Result<(), ClientE
 fn a_full_disk_refuses_new_work_and_keeps_what_runs() {
     let mut rig = Rig::new();
     let dir = rig.scratch.runtime_dir();
-    let Some(mount) = Mount::new("full_disk", &dir, "size=60m,mode=0700") else { return };
+    let Some(mount) = Mount::new("full_disk", &dir, "size=10m,mode=0700") else { return };
     rig.configure("[tasks]\nlimit = 1\n");
     rig.start_daemon();
-    let wire = rig.wire();
+    let wire = rig.wire().without_updates();
     let work = rig.scratch.work();
     let script = "echo waiting; until [ -e go ]; do sleep 0.05; done; echo gone";
     submit(&wire, "runs", work.to_str().unwrap(), &["sh", "-c", script]).unwrap();
@@ -102,7 +110,9 @@ fn a_full_disk_refuses_new_work_and_keeps_what_runs() {
     assert!(is(&task, TaskStatus::Completed), "{task:?}");
     assert_eq!(task.log_tail.last().unwrap(), "gone");
 
+    // Room for more segments than the one there was from the beginning.
     fs::remove_file(&filler).unwrap();
+    mount.resize("60m");
     submit(&wire, "after", work.to_str().unwrap(), &["true"]).expect("room again");
     rig.stop_daemon();
     let verified = finish(&mut rig.ostler(["journal", "verify"]));
