@@ -97,7 +97,11 @@ impl Daemon {
             close: close.clone(),
             connections: connections.clone(),
         };
-        let accepting = tokio::spawn(listener.run());
+        let recovered = handle.recovered();
+        let accepting = tokio::spawn(async move {
+            recovered.await;
+            listener.run().await;
+        });
         let engine = engine.run();
         tokio::pin!(engine);
         tokio::select! {

@@ -73,6 +73,7 @@ pub(crate) struct EngineHandle {
     commands: mpsc::Sender<CommandRequest>,
     feed: Arc<Feed>,
     shutdown: Option<oneshot::Sender<()>>,
+    recovered: Option<oneshot::Receiver<()>>,
 }
 
 /// The part of the handle that connections share.
@@ -87,12 +88,24 @@ impl EngineHandle {
         commands: mpsc::Sender<CommandRequest>,
         feed: Arc<Feed>,
         shutdown: oneshot::Sender<()>,
+        recovered: oneshot::Receiver<()>,
     ) -> Self {
-        Self { commands, feed, shutdown: Some(shutdown) }
+        Self { commands, feed, shutdown: Some(shutdown), recovered: Some(recovered) }
     }
 
     pub(crate) fn client(&self) -> EngineClient {
         EngineClient { commands: self.commands.clone(), feed: Arc::clone(&self.feed) }
+    }
+
+    /// Becomes ready when the recovered state is durable and shown; for whoever asks first.
+    pub(crate) fn recovered(&mut self) -> impl Future<Output = ()> + Send + 'static {
+        let recovered = self.recovered.take();
+        async move {
+            if let Some(recovered) = recovered {
+                // An engine that has ended lets nobody in either.
+                let _ = recovered.await;
+            }
+        }
     }
 
     /// Asks the engine to end: no admission, runs ended, everything flushed. Its `run` returns then.

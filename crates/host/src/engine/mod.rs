@@ -113,6 +113,8 @@ pub(crate) struct Engine {
     commands: mpsc::Receiver<CommandRequest>,
     events: mpsc::Receiver<RunnerEvent>,
     shutdown: oneshot::Receiver<()>,
+    /// Told once the recovered state is durable and shown.
+    recovered: Option<oneshot::Sender<()>>,
     stopping_until: Option<Instant>,
     /// Until when the pending batch waits for company.
     linger_until: Option<Instant>,
@@ -129,6 +131,7 @@ impl Engine {
         let (command_sender, commands) = mpsc::channel(recovered.command_queue_max);
         let (event_sender, events) = mpsc::channel(RUNNER_EVENTS_MAX);
         let (shutdown_sender, shutdown) = oneshot::channel();
+        let (recovered_sender, is_recovered) = oneshot::channel();
         let feed = Arc::new(recovered.feed);
         let pending = Pending::new(feed.last_sequence() + 1, recovered.frame_bytes_max);
         let engine = Self {
@@ -155,10 +158,11 @@ impl Engine {
             commands,
             events,
             shutdown,
+            recovered: Some(recovered_sender),
             stopping_until: None,
             linger_until: None,
         };
-        let handle = EngineHandle::new(command_sender, feed, shutdown_sender);
+        let handle = EngineHandle::new(command_sender, feed, shutdown_sender, is_recovered);
         Ok((engine, handle))
     }
 
@@ -167,6 +171,7 @@ impl Engine {
         self.recover();
         while !self.is_finished() {
             self.flush();
+            self.tell_recovered();
             self.turn().await;
         }
         self.close().await;
@@ -178,6 +183,17 @@ impl Engine {
         };
         let settled = self.runs.is_empty() && self.pending.is_empty() && self.in_flight.is_none();
         settled || Instant::now() >= until
+    }
+
+    /// Nobody is let in before what this start made of the tasks is what they are shown.
+    fn tell_recovered(&mut self) {
+        let is_shown = !self.pending.changes_something() && self.in_flight.is_none();
+        if (is_shown || self.failed.is_some())
+            && let Some(recovered) = self.recovered.take()
+        {
+            // Whoever does not wait has no listener.
+            let _ = recovered.send(());
+        }
     }
 
     /// Waits for one thing and takes it. Fixed order: shutdown, disk, timers, runners, commands.
@@ -323,7 +339,8 @@ impl Engine {
 
     /// Whether the pending batch is to wait a moment longer.
     fn lingers(&mut self) -> bool {
-        let awaited = self.pending.is_awaited() || !self.pending.takes_more();
+        let awaited =
+            self.recovered.is_some() || self.pending.is_awaited() || !self.pending.takes_more();
         if !awaited && self.stopping_until.is_none() {
             let until = *self.linger_until.get_or_insert_with(|| Instant::now() + LINGER);
             if Instant::now() < until {
