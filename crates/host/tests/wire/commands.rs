@@ -424,7 +424,7 @@ fn a_command_of_a_client_that_has_gone_is_not_executed() {
 
 /// each command gets one result, with its own id, whatever the id is.
 #[test]
-fn r_45_results_carry_the_id_of_their_command() {
+fn r_45_r_46_results_carry_the_id_of_their_command() {
     let rig = Rig::new();
     let mut raw = rig.client();
     let ids = ["", " ", "same", "same", "\"quoted\"\\", "line\nbreak", "🙂", &"x".repeat(1_000)];
