@@ -160,3 +160,182 @@ pub(super) fn verdict_of_effect(end: &mut RunEnd, is_visible: Option<bool>) {
         outcome.receipt.verdict = Verdict::SucceededNoVisibleEffect;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ostler_agents::Stream;
+    use ostler_core::outcome::{Exit, Killed, Proof};
+
+    const COMPLETED: &str = concat!(
+        r#"{"type":"system","subtype":"init","session_id":"s-1","model":"m","tools":[]}"#,
+        "\n",
+        r#"{"type":"result","subtype":"success","is_error":false,"result":"done","session_id":"s-1","terminal_reason":"completed","usage":{"input_tokens":1,"output_tokens":2},"permission_denials":[]}"#,
+        "\n"
+    );
+
+    fn ended(exit: Exit, stopped: bool) -> Ended {
+        Ended {
+            exit: Some(exit),
+            started_at_micros: Some(1),
+            ended_at_micros: 2,
+            killed: Vec::new(),
+            kept: Vec::new(),
+            output_bytes: 10,
+            output_end: 10,
+            truncated: false,
+            overflow: false,
+            stopped,
+            daemon_gone: false,
+            write_error: None,
+        }
+    }
+
+    fn judge(
+        agent: &'static str,
+        output: &str,
+        supervised: Supervised,
+        own_stop: Option<OwnStop>,
+        asked: Option<StopReason>,
+    ) -> RunEnd {
+        let mut reader = ostler_agents::find(agent).unwrap().reader();
+        let mut events = Vec::new();
+        reader.push(Stream::Stdout, output.as_bytes(), &mut events);
+        reader.finish_streams(&mut events);
+        let facts =
+            Facts { own_stop, asked, started_at: Some(Timestamp::from_micros(1)), agent_id: agent };
+        facts.judge(&mut *reader, supervised, Timestamp::from_micros(3))
+    }
+
+    fn class(end: &RunEnd) -> Option<FailureClass> {
+        end.outcome.failure.as_ref().map(|failure| failure.class)
+    }
+
+    fn some_process() -> Killed {
+        Killed { pid: 7, argv0: "sleep".into(), after: "kill".into() }
+    }
+
+    #[test]
+    fn what_would_not_die_is_never_called_completed_or_stopped() {
+        for asked in [None, Some(StopReason::Cancel), Some(StopReason::Shutdown)] {
+            let supervised = Supervised::KillFailed(ended(Exit::Code(0), asked.is_some()));
+            let end = judge("command", "", supervised, None, asked);
+            assert_eq!(
+                (end.status, class(&end)),
+                (EndStatus::Failed, Some(FailureClass::KillFailed))
+            );
+        }
+        let lost = Supervised::ShimLost { killed: Vec::new(), remaining: vec![some_process()] };
+        let end = judge("command", "", lost, None, Some(StopReason::Cancel));
+        assert_eq!((end.status, class(&end)), (EndStatus::Failed, Some(FailureClass::KillFailed)));
+    }
+
+    #[test]
+    fn a_lost_supervisor_proves_nothing_unless_a_stop_was_asked_for() {
+        let lost = || Supervised::ShimLost { killed: vec![some_process()], remaining: Vec::new() };
+        let end = judge("command", "", lost(), None, None);
+        assert_eq!((end.status, class(&end)), (EndStatus::Failed, Some(FailureClass::ShimLost)));
+        assert_eq!(end.outcome.receipt.killed, [some_process()]);
+        assert_eq!(end.outcome.receipt.exit, None);
+        assert_eq!(
+            judge("command", "", lost(), None, Some(StopReason::Cancel)).status,
+            EndStatus::Stopped
+        );
+    }
+
+    #[test]
+    fn lost_output_is_never_a_success() {
+        let overflow = Ended { overflow: true, ..ended(Exit::Code(0), false) };
+        let end = judge("command", "", Supervised::Ended(overflow), None, None);
+        assert_eq!(class(&end), Some(FailureClass::TruncatedOutput));
+        let unwritten =
+            Ended { write_error: Some("no space".into()), ..ended(Exit::Code(0), false) };
+        let end = judge("command", "", Supervised::Ended(unwritten), None, None);
+        assert_eq!(class(&end), Some(FailureClass::Storage));
+    }
+
+    #[test]
+    fn b2_10_a_result_stands_although_the_agent_stayed_and_had_to_be_ended() {
+        let stayed = Ended { killed: vec![some_process()], ..ended(Exit::Signal(15), true) };
+        let end =
+            judge("claude_code", COMPLETED, Supervised::Ended(stayed), Some(OwnStop::Stayed), None);
+        assert_eq!(end.status, EndStatus::Completed);
+        assert_eq!(end.outcome.receipt.proof, Some(Proof::TerminalEvent));
+        assert_eq!(end.outcome.receipt.verdict, Verdict::SucceededWithWarnings);
+        assert_eq!(end.outcome.text.as_deref(), Some("done"));
+    }
+
+    #[test]
+    fn our_own_reasons_to_end_a_run_are_its_failure() {
+        let silent = OwnStop::Silent(std::time::Duration::from_secs(60));
+        let end = judge(
+            "claude_code",
+            "",
+            Supervised::Ended(ended(Exit::Signal(15), true)),
+            Some(silent),
+            None,
+        );
+        assert_eq!((end.status, class(&end)), (EndStatus::Failed, Some(FailureClass::Silent)));
+        let hopeless = OwnStop::Hopeless(Failure::new(FailureClass::Authentication, "refused"));
+        let end = judge(
+            "claude_code",
+            "",
+            Supervised::Ended(ended(Exit::Code(0), true)),
+            Some(hopeless),
+            None,
+        );
+        assert_eq!(
+            (end.status, class(&end)),
+            (EndStatus::Failed, Some(FailureClass::Authentication))
+        );
+    }
+
+    #[test]
+    fn r_61_a_stop_that_came_too_late_leaves_the_success() {
+        let end = judge(
+            "claude_code",
+            COMPLETED,
+            Supervised::Ended(ended(Exit::Code(0), true)),
+            None,
+            Some(StopReason::Cancel),
+        );
+        assert_eq!(end.status, EndStatus::Completed);
+        let end = judge(
+            "command",
+            "",
+            Supervised::Ended(ended(Exit::Signal(15), true)),
+            None,
+            Some(StopReason::Cancel),
+        );
+        assert_eq!(end.status, EndStatus::Stopped);
+    }
+
+    #[test]
+    fn a_success_that_changed_and_said_nothing_is_told_apart() {
+        let silent = Ended { output_bytes: 0, ..ended(Exit::Code(0), false) };
+        let mut end = judge("command", "", Supervised::Ended(silent), None, None);
+        verdict_of_effect(&mut end, None);
+        assert_eq!(end.outcome.receipt.verdict, Verdict::SucceededNoVisibleEffect);
+        let mut end =
+            judge("command", "x\n", Supervised::Ended(ended(Exit::Code(0), false)), None, None);
+        verdict_of_effect(&mut end, Some(false));
+        assert_eq!(end.outcome.receipt.verdict, Verdict::SucceededNoVisibleEffect);
+        let mut end =
+            judge("command", "x\n", Supervised::Ended(ended(Exit::Code(0), false)), None, None);
+        verdict_of_effect(&mut end, Some(true));
+        assert_eq!(end.outcome.receipt.verdict, Verdict::Succeeded);
+    }
+
+    #[test]
+    fn r_81_answers_and_reasons_are_redacted() {
+        let output = COMPLETED.replace("done", "use api_key=abc");
+        let end = judge(
+            "claude_code",
+            &output,
+            Supervised::Ended(ended(Exit::Code(0), false)),
+            None,
+            None,
+        );
+        assert!(!end.outcome.text.unwrap().contains("abc"));
+    }
+}
