@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostler_core::clock::Clock;
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::clock::SystemClock;
 use crate::endpoint::{Claim, Endpoint, EndpointError};
@@ -102,16 +103,16 @@ impl Daemon {
             recovered.await;
             listener.run().await;
         });
-        let engine = engine.run();
-        tokio::pin!(engine);
+        // A task, and not part of this future: waking what `block_on` polls costs two more system calls.
+        let mut engine = AbortOnDropHandle::new(tokio::spawn(engine.run()));
         tokio::select! {
             biased;
             () = stop => {
                 stop_accepting.cancel();
                 handle.shut_down();
-                engine.await;
+                ended(engine.await);
             }
-            () = &mut engine => {}
+            result = &mut engine => ended(result),
         }
         stop_accepting.cancel();
         close.cancel();
@@ -123,5 +124,14 @@ impl Daemon {
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "the socket could not be removed"),
         }
+    }
+}
+
+/// A panic of the engine is the daemon's.
+fn ended(engine: Result<(), JoinError>) {
+    if let Err(error) = engine
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
     }
 }
