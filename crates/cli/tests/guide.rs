@@ -1,6 +1,13 @@
 //! The operator's guide and the service unit say what is true: the commands they name exist, and the
 //! unit does what the guide promises.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! R-09 under unusual umasks. A file of its own, with one test: a umask belongs to the whole process.
 
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails by panicking")]
+
 use std::os::unix::fs::MetadataExt as _;
 
 use camino::Utf8Path;
