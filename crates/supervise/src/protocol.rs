@@ -46,6 +46,7 @@ pub(crate) mod tag {
     pub(crate) const CWD: u8 = 8;
     pub(crate) const STDIN: u8 = 9;
     pub(crate) const SCRUB: u8 = 10;
+    /// The tag of the field, not the bound itself.
     pub(crate) const STREAM_BYTES_MAX: u8 = 11;
     pub(crate) const KEPT_HEAD: u8 = 12;
     pub(crate) const KEPT_TOTAL: u8 = 13;

@@ -106,6 +106,7 @@ fn r_80_kill_9_of_the_daemon_ends_every_run_and_nothing_runs_twice() {
 /// an acknowledged submit is there after a `kill -9` at any moment.
 #[test]
 fn r_59_r_67_what_was_acknowledged_is_there_and_ran_at_most_once() {
+    /// Submits of one storm.
     const SUBMITS_MAX: usize = 60;
     let mut rig = Rig::configured("[tasks]\nlimit = 2\n");
     let mut acknowledged: Vec<String> = Vec::new();

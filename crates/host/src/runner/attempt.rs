@@ -39,6 +39,7 @@ const BACKLOG_KEPT_BYTES: u64 = 256 * 1024;
 /// How long asking for version and changes may take: a cancelled task is waited for, and an agent that ends
 /// by itself is not held up for long.
 const EVIDENCE_TIME_MAX: Duration = Duration::from_secs(8);
+/// The same for a cancelled task, which somebody waits for.
 const CANCELLED_EVIDENCE_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// How long the processes of a run whose shim died may take to be found and killed.

@@ -14,6 +14,7 @@ use ostler_supervise::{RunSpec, SHIM_ARG, Shim, ShimHooks, new_marker, shim_main
 
 /// A storm ends by itself after so many generations of each forker.
 const GENERATIONS_MAX: u32 = 60;
+/// Chains of processes that fork at once.
 const FORKERS_MAX: u32 = 8;
 /// Nothing here outlives a forgotten test for long.
 const SLEEP: Duration = Duration::from_secs(120);
