@@ -257,6 +257,10 @@ fn read_json<T: DeserializeOwned>(dir: &Utf8Path, name: &str) -> io::Result<Opti
     };
     let mut json = Vec::new();
     file.take(RECORD_BYTES_MAX).read_to_end(&mut json).map_err(|error| named(&path, &error))?;
+    // Each record is written at once into a new file: one that is empty is just being written.
+    if json.is_empty() {
+        return Ok(None);
+    }
     let parsed = serde_json::from_slice(&json);
     parsed
         .map(Some)
@@ -297,4 +301,22 @@ pub(crate) fn segments(dir: &Utf8Path) -> io::Result<Vec<u64>> {
     }
     starts.sort_unstable();
     Ok(starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever follows a run looks while its records are being written.
+    #[test]
+    fn a_record_that_is_just_being_written_is_not_there_yet() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = Utf8Path::from_path(scratch.path()).unwrap();
+        fs::write(dir.join(RUN_JSON), "").unwrap();
+        assert_eq!(read_run(dir).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::write(dir.join(EXIT_JSON), "").unwrap();
+        assert_eq!(read_exit(dir).unwrap(), None);
+        fs::write(dir.join(EXIT_JSON), "{").unwrap();
+        assert_eq!(read_exit(dir).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
 }

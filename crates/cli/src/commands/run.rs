@@ -409,10 +409,13 @@ impl Follow<'_> {
             Failure::new(Code::Bug, "the daemon's task id is none").because(error)
         })?;
         let dir = self.context.paths.run_dir(&RunId { task: id, attempt: task.attempt });
-        if dir.join("run.json").exists() {
-            let form = if self.json { Form::Json } else { Form::Readable };
-            self.printer = Some(Printer::open(&dir, form)?);
+        // Not there yet, or never: a run that could not be prepared has none.
+        if matches!(ostler_supervise::rundir::read_run(&dir), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
+        {
+            return Ok(());
         }
+        let form = if self.json { Form::Json } else { Form::Readable };
+        self.printer = Some(Printer::open(&dir, form)?);
         Ok(())
     }
 

@@ -275,7 +275,7 @@ async fn print_logs(
     let dir = context.paths.run_dir(&run);
     if follow {
         wait_for_output(context, &run, &dir).await?;
-    } else if !dir.join("run.json").exists() {
+    } else if !is_there(&dir) {
         return Err(no_output(&run));
     }
     logs::print(&dir, form, follow).await?;
@@ -303,7 +303,7 @@ async fn wait_for_output(
     dir: &camino::Utf8Path,
 ) -> Result<(), Failure> {
     let mut told = false;
-    while !dir.join("run.json").exists() {
+    while !is_there(dir) {
         let task = find(context, run.task.as_str()).await?;
         if task.status.is_settled() || task.attempt != run.attempt {
             return Err(no_output(run));
@@ -314,6 +314,12 @@ async fn wait_for_output(
         tokio::time::sleep(QUEUED_POLL).await;
     }
     Ok(())
+}
+
+/// Whether a run's record is there and whole.
+fn is_there(dir: &camino::Utf8Path) -> bool {
+    let run = ostler_supervise::rundir::read_run(dir);
+    !matches!(run, Err(error) if error.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn no_output(run: &RunId) -> Failure {
