@@ -44,7 +44,7 @@ pub fn json(json: &str) -> Cow<'_, str> {
     json::redact(json).0
 }
 
-/// Redacts a text of several lines, each like [`line`].
+/// Redacts a text of several lines, each like [`line()`].
 pub fn text(text: &str) -> Cow<'_, str> {
     // First as a whole: a sensitive key and its value may stand on different lines.
     let text = json::redact(text).0;

@@ -201,7 +201,7 @@ pub fn required(table: &str) -> Vec<u16> {
     kept.map(|(number, _)| number).collect()
 }
 
-/// Every dependency between our crates that [`ARROWS`] does not allow, in words.
+/// Every dependency between our crates that `ARROWS` does not allow, in words.
 pub fn wrong_arrows(metadata: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in list(metadata, "packages") {
