@@ -33,11 +33,12 @@ impl Context {
 
 /// Runs a future to its end on one thread; the daemon and its clients need no more.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
             Failure::new(Code::Failed, "the runtime could not be started").because(error)
-        })?
-        .block_on(work)
+        })?;
+    let result = runtime.block_on(work);
+    // A thread that asks a dead mount never comes back; nobody waits for it.
+    runtime.shutdown_background();
+    result
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use ostler_core::outcome::GitChange;
+use ostler_supervise::ProbeOutput;
 use rustix::time::{ClockId, clock_gettime};
 
 use refs::{Commit, Repository};
@@ -25,8 +26,6 @@ const GIT_DEADLINE: Duration = Duration::from_secs(5);
 const GIT_OUTPUT_BYTES_MAX: usize = 8 << 20;
 /// The most changed files whose times are looked at; with more, something counts as changed.
 const LOOKED_AT_MAX: usize = 20_000;
-/// Files looked at between two turns of the scheduler.
-const LOOKED_AT_PER_TURN: usize = 256;
 
 /// What everything differs from while there is no commit.
 const EMPTY_TREE_SHA1: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
@@ -94,26 +93,9 @@ pub async fn change_since(before: &Head, env: &[(OsString, OsString)]) -> Option
     let (diff, untracked) =
         tokio::join!(ask(&repository.root, &env, &diff), ask(&repository.root, &env, &untracked));
     let (diff, untracked) = (diff?, untracked?);
-    let stat = parse_numstat(&diff.stdout);
-    let untracked_paths: Vec<&OsStr> = records(&untracked.stdout).map(OsStr::from_bytes).collect();
-    let after = repository.head();
-    let moved = after.as_ref() != Some(&before.commit);
-    let changed_files = stat.paths.len() + untracked_paths.len();
-    let git = GitChange {
-        head_before: id_of(Some(before.commit.clone())),
-        head_after: id_of(after),
-        changed_files: changed_files as u64,
-        insertions: stat.insertions,
-        deletions: stat.deletions,
-    };
-    let is_visible = moved
-        || diff.truncated
-        || untracked.truncated
-        || changed_files > LOOKED_AT_MAX
-        // Commits made elsewhere before HEAD came back.
-        || before.is_older_than(&repository.git_dir.join("logs/HEAD"))
-        || before.is_older_than_any(stat.paths.into_iter().chain(untracked_paths)).await;
-    Some(Change { git, is_visible })
+    let before = before.clone();
+    // Hundreds of files may have to be looked at, perhaps on a slow disk.
+    tokio::task::spawn_blocking(move || before.compare(&diff, &untracked)).await.ok()
 }
 
 fn id_of(commit: Option<Commit>) -> Option<String> {
@@ -124,16 +106,33 @@ fn id_of(commit: Option<Commit>) -> Option<String> {
 }
 
 impl Head {
-    async fn is_older_than_any(&self, paths: impl Iterator<Item = &OsStr>) -> bool {
-        for (looked_at, path) in paths.enumerate() {
-            if self.is_older_than(&self.repository.root.join(path)) {
-                return true;
-            }
-            if looked_at % LOOKED_AT_PER_TURN == LOOKED_AT_PER_TURN - 1 {
-                tokio::task::yield_now().await;
-            }
-        }
-        false
+    fn compare(&self, diff: &ProbeOutput, untracked: &ProbeOutput) -> Change {
+        let repository = &self.repository;
+        let stat = parse_numstat(&diff.stdout);
+        let untracked_paths: Vec<&OsStr> =
+            records(&untracked.stdout).map(OsStr::from_bytes).collect();
+        let after = repository.head();
+        let moved = after.as_ref() != Some(&self.commit);
+        let changed_files = stat.paths.len() + untracked_paths.len();
+        let git = GitChange {
+            head_before: id_of(Some(self.commit.clone())),
+            head_after: id_of(after),
+            changed_files: changed_files as u64,
+            insertions: stat.insertions,
+            deletions: stat.deletions,
+        };
+        let is_visible = moved
+            || diff.truncated
+            || untracked.truncated
+            || changed_files > LOOKED_AT_MAX
+            // Commits made elsewhere before HEAD came back.
+            || self.is_older_than(&repository.git_dir.join("logs/HEAD"))
+            || stat
+                .paths
+                .into_iter()
+                .chain(untracked_paths)
+                .any(|path| self.is_older_than(&repository.root.join(path)));
+        Change { git, is_visible }
     }
 
     /// Whether the file changed since the head was read. Of one that is gone, the nearest directory
@@ -166,13 +165,10 @@ fn environment(env: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
     passed.cloned().chain(own).collect()
 }
 
-async fn ask(
-    root: &Path,
-    env: &[(OsString, OsString)],
-    question: &[&str],
-) -> Option<ostler_supervise::ProbeOutput> {
+async fn ask(root: &Path, env: &[(OsString, OsString)], question: &[&str]) -> Option<ProbeOutput> {
     // A repository's own configuration can name programs to run, and `git diff` refreshes the index
-    // whatever GIT_OPTIONAL_LOCKS says.
+    // whatever GIT_OPTIONAL_LOCKS says. It goes to the repository itself: should that hang, the daemon does
+    // not.
     let safe = [
         "--no-pager",
         "-c",
@@ -182,10 +178,11 @@ async fn ask(
         "-c",
         "diff.autoRefreshIndex=false",
     ];
-    let args: Vec<OsString> = safe.iter().chain(question).map(OsString::from).collect();
-    let git = OsStr::new("git");
+    let mut args = vec![OsString::from("-C"), root.into()];
+    args.extend(safe.iter().chain(question).map(OsString::from));
+    let (git, cwd) = (OsStr::new("git"), Path::new("/"));
     let said =
-        ostler_supervise::probe(git, &args, root, env, GIT_DEADLINE, GIT_OUTPUT_BYTES_MAX).await;
+        ostler_supervise::probe(git, &args, cwd, env, GIT_DEADLINE, GIT_OUTPUT_BYTES_MAX).await;
     match said {
         Ok(output) if output.is_success() => Some(output),
         Ok(output) => {

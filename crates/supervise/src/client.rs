@@ -1,9 +1,9 @@
 //! The daemon's side of a shim.
 //!
 //! Needs a tokio runtime with IO and time. Dropping a [`Shim`] closes its control socket, which tells
-//! the shim to end the run; the shim is reaped by the runtime.
+//! the shim to end the run (an [`IdleShim`]: to go); the shim is reaped by the runtime.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
@@ -25,7 +25,15 @@ const ORDER_MS_MAX: u64 = 10_000;
 /// Read ahead from the socket.
 const READ_BYTES: usize = 16 << 10;
 
-/// A shim and the socket to it.
+/// A shim that has no run yet. It waits without waking, and goes when this is dropped.
+#[derive(Debug)]
+pub struct IdleShim {
+    child: Child,
+    socket: std::os::unix::net::UnixStream,
+    identity: Identity,
+}
+
+/// A shim with a run, and the socket to it.
 #[derive(Debug)]
 pub struct Shim {
     child: Child,
@@ -123,12 +131,11 @@ pub enum Report {
     Lost,
 }
 
-impl Shim {
-    /// Starts the shim `exe __shim`. Cheap, and nothing runs for it yet: meant to be done while the
-    /// intent to run is made durable. Must be called inside a runtime.
+impl IdleShim {
+    /// Starts the shim `exe __shim`. Nothing runs for it yet: meant to be done ahead, or while the intent to
+    /// run is made durable. Must be called inside a runtime.
     pub fn spawn(exe: &Path, marker: &str) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
         // The shim gets no environment: secrets of the daemon have no business there.
         let child = Command::new(exe)
             .arg(SHIM_ARG)
@@ -140,7 +147,7 @@ impl Shim {
             .spawn()?;
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the shim is gone");
         let identity = Identity::of(child.id().ok_or_else(gone)?)?;
-        Ok(Self { child, socket: UnixStream::from_std(ours)?, identity, input: Vec::new() })
+        Ok(Self { child, socket: ours, identity })
     }
 
     /// The shim as a process.
@@ -148,9 +155,27 @@ impl Shim {
         &self.identity
     }
 
-    /// Tells the shim what to run; it prepares everything and waits for [`Self::start`].
-    pub async fn prepare(&mut self, spec: &RunSpec) -> io::Result<()> {
-        self.send(&spec.encode()?).await
+    /// Whether it still waits: somebody may have killed it.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Tells the shim what to run; it prepares everything and waits for [`Shim::start`]. Blocks, for 10
+    /// seconds at most, when the order is larger than the socket's buffer and the shim does not read. Must be
+    /// called inside a runtime.
+    pub fn prepare(mut self, spec: &RunSpec) -> io::Result<Shim> {
+        self.socket.set_write_timeout(Some(Duration::from_millis(ORDER_MS_MAX)))?;
+        self.socket.write_all(&spec.encode()?)?;
+        self.socket.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(self.socket)?;
+        Ok(Shim { child: self.child, socket, identity: self.identity, input: Vec::new() })
+    }
+}
+
+impl Shim {
+    /// The shim as a process.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// The intent is durable: execute the agent now.

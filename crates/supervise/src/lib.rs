@@ -21,7 +21,7 @@ mod shim;
 mod spec;
 mod sweep;
 
-pub use client::{Ended, Report, Shim};
+pub use client::{Ended, IdleShim, Report, Shim};
 pub use probe::{ProbeOutput, probe};
 pub use procfs::{Identity, Signalled, is_alive, signal_identity};
 pub use protocol::{SpawnErrorKind, StopOrder};

@@ -7,7 +7,6 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
@@ -42,20 +41,26 @@ const EVIDENCE_TIME_MAX: Duration = Duration::from_secs(8);
 /// The same for a cancelled task, which somebody waits for.
 const CANCELLED_EVIDENCE_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// How long the working directory and the folders of `PATH` may take to answer before the start is given up.
+const PREPARE_TIME_MAX: Duration = Duration::from_secs(20);
+
 /// How long the processes of a run whose shim died may take to be found and killed.
 const SWEEP_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Everything up to the start of the agent.
 pub(super) struct Prepared {
-    /// The shim, which is being told what to run.
-    pub(super) shim: JoinHandle<std::io::Result<Shim>>,
-    pub(super) run_spec: Arc<RunSpec>,
+    /// The shim, which has been told what to run.
+    pub(super) shim: Shim,
+    pub(super) run_spec: RunSpec,
     pub(super) run_dir: RunDir,
     pub(super) agent: &'static dyn Agent,
     pub(super) program: PathBuf,
     pub(super) head_before: Option<crate::git::Head>,
     pub(super) silence: Option<Duration>,
 }
+
+/// The same, on its way.
+pub(super) type Preparing = JoinHandle<Result<Prepared, Failure>>;
 
 pub(super) struct Attempt<'a> {
     pub(super) order: RunOrder,
@@ -64,6 +69,8 @@ pub(super) struct Attempt<'a> {
     pub(super) settings: &'a RunnerSettings,
     pub(super) clock: &'a dyn Clock,
     pub(super) versions: &'a Versions,
+    /// Called when the agent has started: what was kept ready for it can be replaced.
+    pub(super) on_start: &'a (dyn Fn() + Sync),
 }
 
 /// Why we ended a run by ourselves.
@@ -95,19 +102,13 @@ impl Supervised {
 }
 
 impl Attempt<'_> {
-    pub(super) async fn run(mut self, prepared: Result<Prepared, Failure>) -> RunEnd {
-        let prepared = match prepared {
+    pub(super) async fn run(mut self, preparing: Preparing) -> RunEnd {
+        let prepared = match self.start(preparing).await {
             Ok(prepared) => prepared,
-            Err(failure) => return self.never_started(failure),
+            Err(end) => return end,
         };
-        let Prepared { shim, run_spec, run_dir, agent, program, head_before, silence } = prepared;
-        let mut shim = match start(shim).await {
-            Ok(shim) => shim,
-            Err(error) => {
-                let why = format!("the run's supervisor could not be reached: {error}");
-                return self.never_started(Failure::new(FailureClass::Spawn, why));
-            }
-        };
+        let Prepared { mut shim, run_spec, run_dir, agent, program, head_before, silence } =
+            prepared;
         let mut watch = Watch {
             output: Output {
                 dir: run_dir.path().to_owned(),
@@ -124,6 +125,7 @@ impl Attempt<'_> {
             stop: &mut self.stop,
             silence,
             terminal_grace: self.settings.terminal_grace,
+            on_start: self.on_start,
             started_at: None,
             own_stop: None,
             asked: None,
@@ -181,18 +183,51 @@ impl Attempt<'_> {
         tokio::join!(version, change)
     }
 
-    fn never_started(&self, failure: Failure) -> RunEnd {
+    /// Lets the agent start: the intent is durable. Whoever stops the run while it gets ready does not wait
+    /// for that.
+    async fn start(&mut self, preparing: Preparing) -> Result<Prepared, RunEnd> {
+        let prepared = tokio::select! {
+            biased;
+            prepared = tokio::time::timeout(PREPARE_TIME_MAX, preparing) => prepared,
+            _ = self.stop.stopped() => return Err(self.never_started(EndStatus::Stopped, None)),
+        };
+        let failed = |class, why: String| {
+            self.never_started(EndStatus::Failed, Some(Failure::new(class, why)))
+        };
+        let mut prepared = match prepared {
+            Ok(Ok(Ok(prepared))) => prepared,
+            Ok(Ok(Err(failure))) => {
+                return Err(self.never_started(EndStatus::Failed, Some(failure)));
+            }
+            Ok(Err(panic)) => {
+                return Err(failed(FailureClass::Spawn, format!("the start failed: {panic}")));
+            }
+            Err(_) => {
+                let seconds = PREPARE_TIME_MAX.as_secs();
+                let cwd = &self.order.spec.cwd;
+                return Err(failed(
+                    FailureClass::Spawn,
+                    format!(
+                        "{cwd}, or a folder of PATH, did not answer for {seconds} seconds; is it on a mount that is gone?"
+                    ),
+                ));
+            }
+        };
+        match prepared.shim.start().await {
+            Ok(()) => Ok(prepared),
+            Err(error) => {
+                let why = format!("the run's supervisor could not be reached: {error}");
+                Err(failed(FailureClass::Spawn, why))
+            }
+        }
+    }
+
+    fn never_started(&self, status: EndStatus, failure: Option<Failure>) -> RunEnd {
         let agent = self.order.spec.agent.clone().unwrap_or_default();
         let receipt = Receipt::unproven(agent, self.clock.now().wall);
-        RunEnd { status: EndStatus::Failed, outcome: Outcome::failed(failure, receipt) }
+        let outcome = Outcome { failure, receipt, text: None, usage: None, cost_micros: None };
+        RunEnd { status, outcome }
     }
-}
-
-/// The intent is durable: the agent may start.
-async fn start(shim: JoinHandle<std::io::Result<Shim>>) -> std::io::Result<Shim> {
-    let mut shim = shim.await??;
-    shim.start().await?;
-    Ok(shim)
 }
 
 /// What would not die is watched until it is gone; the shim goes on sweeping meanwhile.
@@ -218,6 +253,7 @@ struct Watch<'a> {
     stop: &'a mut StopSignal,
     silence: Option<Duration>,
     terminal_grace: Duration,
+    on_start: &'a (dyn Fn() + Sync),
     started_at: Option<Timestamp>,
     own_stop: Option<OwnStop>,
     asked: Option<StopReason>,
@@ -236,7 +272,10 @@ impl Watch<'_> {
                     self.order_stop(shim).await;
                 }
                 report = shim.report() => match report {
-                    Report::Started { at_micros, .. } => self.started_at = Some(Timestamp::from_micros(at_micros)),
+                    Report::Started { at_micros, .. } => {
+                        self.started_at = Some(Timestamp::from_micros(at_micros));
+                        (self.on_start)();
+                    }
                     Report::Output { end } => {
                         heard_at = Instant::now();
                         self.output.end = end;

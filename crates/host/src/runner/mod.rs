@@ -9,6 +9,7 @@ mod evidence;
 mod log;
 mod process;
 mod retention;
+mod spare;
 mod version;
 
 use std::collections::BTreeMap;

@@ -17,11 +17,12 @@ use ostler_core::id::RunId;
 use ostler_core::outcome::{Failure, FailureClass};
 use ostler_core::task::TaskSpec;
 use ostler_supervise::rundir::{self, Item, RunDir, RunRecord};
-use ostler_supervise::{RunSpec, Shim, Stdin, StopPlan};
+use ostler_supervise::{RunSpec, Stdin, StopPlan};
 use sha2::{Digest, Sha256};
 
-use super::attempt::{Attempt, Prepared};
+use super::attempt::{Attempt, Prepared, Preparing};
 use super::retention::Retention;
+use super::spare::{SpareShim, Waiting};
 use super::version::Versions;
 use super::{LogSink, RunFuture, RunOrder, StopSignal, TaskInput, TaskRunner};
 use crate::{paths, redact};
@@ -66,8 +67,9 @@ struct Inner {
     clock: Arc<dyn Clock>,
     versions: Versions,
     retention: Retention,
-    /// Shims that wait for their run to be durable.
-    prepared: Mutex<HashMap<RunId, Result<Prepared, Failure>>>,
+    spare: SpareShim,
+    /// Runs that get ready while they are made durable.
+    preparing: Mutex<HashMap<RunId, Preparing>>,
 }
 
 /// How long the processes of an interrupted run may take to be found and killed.
@@ -79,8 +81,8 @@ const LAST_WORDS_LINES_MAX: usize = 500;
 /// Bytes of output that are read for them.
 const LAST_WORDS_BYTES_MAX: u64 = 256 * 1024;
 
-/// Runs that may be prepared and not started; the machine starts at most its limit at once.
-const PREPARED_MAX: usize = 64;
+/// Runs that may get ready and not be started; the machine starts at most its limit at once.
+const PREPARING_MAX: usize = 64;
 
 impl ProcessRunner {
     /// A runner for these settings.
@@ -91,14 +93,20 @@ impl ProcessRunner {
             settings.runs_days_max,
         );
         retention.sweep_soon();
+        let spare = SpareShim::new(settings.shim_program.clone());
         let inner = Inner {
             settings,
             clock,
             versions: Versions::default(),
             retention,
-            prepared: Mutex::default(),
+            spare,
+            preparing: Mutex::default(),
         };
-        Self { inner: Arc::new(inner) }
+        let runner = Self { inner: Arc::new(inner) };
+        if tokio::runtime::Handle::try_current().is_ok() {
+            runner.inner.refill_spare();
+        }
+        runner
     }
 }
 
@@ -122,10 +130,9 @@ impl TaskRunner for ProcessRunner {
     }
 
     fn prepare(&self, order: &RunOrder) {
-        let prepared = self.inner.prepare(order);
-        let mut waiting = self.inner.prepared();
-        if waiting.len() < PREPARED_MAX {
-            waiting.insert(order.run.clone(), prepared);
+        let mut preparing = self.inner.preparing();
+        if preparing.len() < PREPARING_MAX {
+            preparing.insert(order.run.clone(), self.inner.get_ready(order));
         }
     }
 
@@ -146,8 +153,8 @@ impl TaskRunner for ProcessRunner {
     fn run(&self, order: RunOrder, log: LogSink, stop: StopSignal) -> RunFuture {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
-            let prepared = inner.prepared().remove(&order.run);
-            let prepared = prepared.unwrap_or_else(|| inner.prepare(&order));
+            let preparing = inner.preparing().remove(&order.run);
+            let preparing = preparing.unwrap_or_else(|| inner.get_ready(&order));
             let attempt = Attempt {
                 order,
                 log,
@@ -155,8 +162,9 @@ impl TaskRunner for ProcessRunner {
                 settings: &inner.settings,
                 clock: inner.clock.as_ref(),
                 versions: &inner.versions,
+                on_start: &|| inner.refill_spare(),
             };
-            let end = attempt.run(prepared).await;
+            let end = attempt.run(preparing).await;
             inner.retention.after_run(end.outcome.receipt.output_bytes);
             end
         })
@@ -196,17 +204,26 @@ fn request<'a>(
 }
 
 impl Inner {
-    fn prepared(&self) -> MutexGuard<'_, HashMap<RunId, Result<Prepared, Failure>>> {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn preparing(&self) -> MutexGuard<'_, HashMap<RunId, Preparing>> {
+        self.preparing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Off the daemon's thread: a working directory or a `PATH` on a mount that does not answer holds up
+    /// its own run and nobody else.
+    fn get_ready(self: &Arc<Self>, order: &RunOrder) -> Preparing {
+        let (inner, order) = (Arc::clone(self), order.clone());
+        tokio::task::spawn_blocking(move || inner.prepare(&order))
+    }
+
+    fn refill_spare(self: &Arc<Self>) {
+        let inner = Arc::clone(self);
+        tokio::task::spawn_blocking(move || inner.spare.refill());
     }
 
     /// Everything up to the start of the agent: nothing of it matters when the start never comes.
     fn prepare(&self, order: &RunOrder) -> Result<Prepared, Failure> {
-        // The shim starts while everything else is worked out.
-        let marker = ostler_supervise::new_marker()
-            .map_err(|error| spawn_failure("the run's marker", &error))?;
-        let mut shim = Shim::spawn(&self.settings.shim_program, &marker)
-            .map_err(|error| spawn_failure("the run's supervisor", &error))?;
+        let Waiting { shim, marker } =
+            self.spare.take().map_err(|error| spawn_failure("the run's supervisor", &error))?;
         let spec = &order.spec;
         let (agent, program) = self.resolve(order)?;
         let launch = request(agent, spec, &order.input, program.clone())
@@ -217,10 +234,10 @@ impl Inner {
             self.run_spec(order, agent, &program, launch.clone(), marker, run_dir.path());
         let head_before = crate::git::head(Utf8Path::new(&spec.cwd));
         let silence = self.settings.silence.get(agent.id()).copied().or(launch.silence);
-        let run_spec = Arc::new(run_spec);
-        let told = Arc::clone(&run_spec);
         // Told at once, so that it is ready when the intent is durable.
-        let shim = tokio::spawn(async move { shim.prepare(&told).await.map(|()| shim) });
+        let shim = shim
+            .prepare(&run_spec)
+            .map_err(|error| spawn_failure("the run's supervisor", &error))?;
         Ok(Prepared { shim, run_spec, run_dir, agent, program, head_before, silence })
     }
 

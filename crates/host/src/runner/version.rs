@@ -36,7 +36,8 @@ impl Versions {
         env: &[(OsString, OsString)],
     ) -> Option<String> {
         let args = agent.version_args()?;
-        let meta = program.metadata().ok()?;
+        let file = program.to_owned();
+        let meta = tokio::task::spawn_blocking(move || file.metadata()).await.ok()?.ok()?;
         let key = (meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec());
         if let Some(known) = self.known().get(&key) {
             return known.clone();

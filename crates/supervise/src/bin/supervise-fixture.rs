@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use ostler_supervise::{RunSpec, SHIM_ARG, Shim, ShimHooks, new_marker, shim_main_with};
+use ostler_supervise::{IdleShim, RunSpec, SHIM_ARG, ShimHooks, new_marker, shim_main_with};
 
 /// A storm ends by itself after so many generations of each forker.
 const GENERATIONS_MAX: u32 = 60;
@@ -188,11 +188,11 @@ fn daemon(args: &[String]) -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let marker = new_marker()?;
-        let mut shim = Shim::spawn(&exe, &marker)?;
+        let shim = IdleShim::spawn(&exe, &marker)?;
         let mut spec =
             RunSpec::new(Utf8PathBuf::from(dir), marker, exe.into_os_string(), "/".into());
         spec.args = vec![mode.into(), token.into()];
-        shim.prepare(&spec).await?;
+        let mut shim = shim.prepare(&spec)?;
         shim.start().await?;
         loop {
             if let ostler_supervise::Report::Output { .. } = shim.report().await {

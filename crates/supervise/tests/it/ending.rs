@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ostler_core::outcome::Exit;
 use ostler_supervise::rundir::read_exit;
-use ostler_supervise::{Ended, Report, Shim, StopOrder};
+use ostler_supervise::{Ended, IdleShim, Report, Shim, StopOrder};
 
 use crate::rig::*;
 
@@ -173,8 +173,7 @@ async fn a_plan_is_made_stronger_by_now() {
 async fn a_stop_before_the_start_starts_nothing() {
     let rig = Rig::new();
     let spec = rig.spec("touch", &["ran"]);
-    let mut shim = Shim::spawn(&fixture(), &rig.marker).unwrap();
-    shim.prepare(&spec).await.unwrap();
+    let mut shim = IdleShim::spawn(&fixture(), &rig.marker).unwrap().prepare(&spec).unwrap();
     shim.stop(StopOrder::Plan).await.unwrap();
     let end = ended(&mut shim).await;
     assert_eq!((end.exit, end.stopped), (None, true));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use ostler_supervise::rundir::{Item, OutputReader, RunDir, Stream};
-use ostler_supervise::{Ended, Report, RunSpec, Shim, new_marker};
+use ostler_supervise::{Ended, IdleShim, Report, RunSpec, Shim, new_marker};
 
 /// No test waits longer for anything.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -58,8 +58,7 @@ impl Rig {
     }
 
     pub(crate) async fn start(&self, spec: &RunSpec) -> Shim {
-        let mut shim = Shim::spawn(&fixture(), &self.marker).unwrap();
-        shim.prepare(spec).await.unwrap();
+        let mut shim = IdleShim::spawn(&fixture(), &self.marker).unwrap().prepare(spec).unwrap();
         shim.start().await.unwrap();
         shim
     }

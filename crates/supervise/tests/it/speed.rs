@@ -2,7 +2,7 @@
 //! anything. `cargo nextest run -p ostler-supervise --run-ignored only --no-capture speed`
 
 use ostler_supervise::rundir::RunDir;
-use ostler_supervise::{RunSpec, Shim, new_marker};
+use ostler_supervise::{IdleShim, RunSpec, new_marker};
 
 use crate::rig::*;
 
@@ -31,11 +31,11 @@ async fn from_the_command_to_the_exec_of_the_agent() {
     for run in 0..RUNS {
         let marker = new_marker().unwrap();
         let began = now();
-        let mut shim = Shim::spawn(&fixture(), &marker).unwrap();
+        let shim = IdleShim::spawn(&fixture(), &marker).unwrap();
         let dir = RunDir::create(rig.root(), &format!("run{run}")).unwrap();
         let mut spec = RunSpec::new(dir.path().to_owned(), marker, fixture().into(), "/".into());
         spec.args = vec!["clock".into()];
-        shim.prepare(&spec).await.unwrap();
+        let mut shim = shim.prepare(&spec).unwrap();
         shim.start().await.unwrap();
         let end = ended(&mut shim).await;
         let log = std::fs::read(dir.path().join("output/00000000000000000000.log")).unwrap();

@@ -1,10 +1,11 @@
 //! Starting: what the agent gets, what is recorded, what is said when it cannot start.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use ostler_core::outcome::Exit;
 use ostler_supervise::rundir::{RunDir, RunRecord, Stream, read_exit, read_run};
-use ostler_supervise::{Report, SpawnErrorKind, Stdin};
+use ostler_supervise::{IdleShim, Report, SpawnErrorKind, Stdin};
 
 use crate::rig::*;
 
@@ -151,13 +152,12 @@ async fn a_run_directory_that_cannot_be_used_is_a_storage_error() {
 async fn nothing_is_executed_before_start() {
     let rig = Rig::new();
     let spec = rig.spec("touch", &["ran"]);
-    let mut shim = ostler_supervise::Shim::spawn(&fixture(), &rig.marker).unwrap();
-    shim.prepare(&spec).await.unwrap();
+    let shim = IdleShim::spawn(&fixture(), &rig.marker).unwrap().prepare(&spec).unwrap();
     eventually("prepared", DEADLINE, || rig.dir().join("output").exists());
-    let mut other = ostler_supervise::Shim::spawn(&fixture(), &rig.marker).unwrap();
+    let pid = shim.identity().pid;
     drop(shim);
+    eventually("the shim is gone", DEADLINE, || !Path::new(&format!("/proc/{pid}")).exists());
     assert!(!rig.root().join("ran").exists());
-    other.stop(ostler_supervise::StopOrder::Now).await.unwrap();
 }
 
 /// Descriptors of daemon and shim end at the shim. What the test itself inherited open for everybody
