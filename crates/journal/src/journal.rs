@@ -30,6 +30,19 @@ pub struct Entry<'a> {
     pub sequence: u64,
     /// What was appended.
     pub payload: &'a [u8],
+    /// Where it lies, for reading it again.
+    pub place: Place,
+}
+
+/// Where a record's payload lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The number of the segment.
+    pub segment: u64,
+    /// The payload's first byte in the segment's file.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u32,
 }
 
 /// A segment that holds records.
@@ -149,6 +162,11 @@ impl<D: Disk> Journal<D> {
             .map_or(0, |reserve| reserve.bytes.saturating_sub(SEGMENT_HEADER_BYTES));
         // Not the sum: the batch that no longer fits the active segment leaves its rest unused.
         self.active_rest().max(reserve)
+    }
+
+    /// Whether the next segment is allocated already, so that the next append allocates nothing.
+    pub fn has_reserve(&self) -> bool {
+        self.reserve.is_some()
     }
 
     /// Allocates the reserve when there is none, and returns [`room`](Self::room). On a full disk

@@ -27,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! Absent on purpose: compression, encryption, indexes, reading single records, async.
+//! Absent on purpose: compression, encryption, indexes, async.
 
 mod disk;
 mod error;
@@ -51,8 +51,8 @@ pub use error::{AppendError, Full, OpenError, SnapshotError, Warning};
 pub use format::{
     BATCH_OVERHEAD_BYTES, FORMAT_VERSION, RECORD_OVERHEAD_BYTES, SEGMENT_HEADER_BYTES, batch_cost,
 };
-pub use journal::{Entry, Journal, SegmentInfo};
+pub use journal::{Entry, Journal, Place, SegmentInfo};
 pub use options::{Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
-pub use read::{Report, read, verify};
+pub use read::{Report, SegmentFile, read, verify};
 pub use recover::{Opened, Visit, Visitor};
 pub use survey::SEGMENT_FILES_MAX;

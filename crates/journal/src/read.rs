@@ -1,14 +1,19 @@
 //! Reading without writing: `verify` and `read`. No lock is needed; a writer may be at work, whose
-//! unfinished append is then left out with a warning. Nothing on disk changes.
+//! unfinished append is then left out with a warning. Nothing on disk changes. And [`SegmentFile`], for
+//! reading single records again.
 
 use crate::disk::{Disk, RealDisk};
 use crate::error::{OpenError, Warning};
-use crate::journal::SegmentInfo;
+use crate::journal::{Place, SegmentInfo};
 use crate::names::segment_name;
 use crate::options::Options;
 use crate::recover::{Visitor, enter, load};
 use crate::survey::survey_live;
 use camino::Utf8Path;
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
 /// What a whole journal holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +34,27 @@ pub struct Report {
     pub payload_bytes: u64,
     /// What was noticed.
     pub warnings: Vec<Warning>,
+}
+
+/// A segment's file, held open: whoever was shown an [`Entry`](crate::Entry) can read its payload again,
+/// also when the writer has removed the segment since.
+#[derive(Debug)]
+pub struct SegmentFile(File);
+
+impl SegmentFile {
+    /// Opens the segment of that number.
+    pub fn open(dir: &Utf8Path, number: u64) -> io::Result<Self> {
+        let path = dir.join(segment_name(number));
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        Ok(Self(File::from(rustix::fs::open(path.as_std_path(), flags, Mode::empty())?)))
+    }
+
+    /// The payload there. It was verified when it was shown, and is not again.
+    pub fn read(&self, place: Place) -> io::Result<Vec<u8>> {
+        let mut payload = vec![0; place.bytes as usize];
+        self.0.read_exact_at(&mut payload, place.offset)?;
+        Ok(payload)
+    }
 }
 
 /// Reads the journal in `dir`, verifies every byte of it, and shows it to `visit` as

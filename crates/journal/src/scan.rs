@@ -10,7 +10,7 @@ use crate::format::{
     BATCH_ALIGN, BATCH_FOOTER_BYTES, BATCH_HEADER_BYTES, BATCH_MAGIC, BATCH_TRAILER, BatchHeader,
     HEADER_BYTES, HeaderProblem, SEGMENT_MAGIC, SegmentHeader, is_zero, u32_at, written_end,
 };
-use crate::journal::Entry;
+use crate::journal::{Entry, Place};
 use std::ops::Range;
 
 /// The unit a disk writes whole or not at all.
@@ -87,7 +87,7 @@ pub(crate) fn scan(
         if !is_sealed(batch) {
             return judge_batch(bytes, start, batch.len(), last);
         }
-        read_batch(start, header, batch, cursor, on_entry)?;
+        read_batch(number, start, header, batch, cursor, on_entry)?;
     }
 }
 
@@ -135,6 +135,7 @@ fn is_sealed(batch: &[u8]) -> bool {
 }
 
 fn read_batch(
+    segment: u64,
     start: usize,
     header: BatchHeader,
     batch: &[u8],
@@ -150,6 +151,7 @@ fn read_batch(
     if header.records == 0 {
         return corrupt(start, "a batch without records");
     }
+    let mut offset = start + BATCH_HEADER_BYTES;
     for sequence in header.first_sequence..next {
         let payload = u32_at(body, 0).and_then(|length| {
             let end = (length as usize).checked_add(4)?;
@@ -159,11 +161,14 @@ fn read_batch(
             return corrupt(start, "a record reaches past its batch");
         };
         body = body.get(4 + payload.len()..).unwrap_or_default();
-        on_entry(start, Entry { sequence, payload }).map_err(|reason| Problem::Rejected {
-            offset: start,
-            sequence,
-            reason,
-        })?;
+        let place = Place {
+            segment,
+            offset: (offset + 4) as u64,
+            bytes: u32::try_from(payload.len()).unwrap_or(u32::MAX),
+        };
+        offset += 4 + payload.len();
+        on_entry(start, Entry { sequence, payload, place })
+            .map_err(|reason| Problem::Rejected { offset: start, sequence, reason })?;
     }
     if !body.is_empty() {
         return corrupt(start, "a batch holds more than its records");

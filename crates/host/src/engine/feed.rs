@@ -7,7 +7,7 @@
 //!
 //! Events without log lines, the bulk of a busy feed, are encoded once and shared by all clients.
 //! Events that show a tail hold a position in it and are rendered when sent, so that retention costs
-//! no memory for text; events from before this start stay as journaled until somebody asks.
+//! no memory for text; events from before this start stay in the journal's files until somebody asks.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use ostler_core::id::{RunId, TaskId};
 use ostler_core::task::Task;
+use ostler_journal::{Place, SegmentFile};
 use tokio::sync::watch;
 
 use super::record;
@@ -39,7 +40,14 @@ enum Chunk {
     /// One event whose tail is rendered when it is sent.
     Lazy(Box<Published>),
     /// One journaled record of an earlier start.
-    Stored(Bytes),
+    Stored(StoredRecord),
+}
+
+/// A record that is on disk only. Its file stays readable when the journal drops the segment.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredRecord {
+    pub(crate) file: Arc<SegmentFile>,
+    pub(crate) place: Place,
 }
 
 #[derive(Debug)]
@@ -58,7 +66,8 @@ impl Stretch {
 
     fn bytes(&self) -> usize {
         match &self.chunk {
-            Chunk::Frames { bytes, .. } | Chunk::Stored(bytes) => bytes.len(),
+            Chunk::Frames { bytes, .. } => bytes.len(),
+            Chunk::Stored(record) => record.place.bytes as usize,
             Chunk::Lazy(_) => LAZY_EVENT_BYTES,
         }
     }
@@ -116,7 +125,7 @@ pub(crate) enum Piece {
     /// One event to render.
     Event { sequence: u64, task: Box<Published> },
     /// One record to render.
-    Stored { sequence: u64, record: Bytes },
+    Stored { sequence: u64, record: StoredRecord },
 }
 
 /// The cursor fell out of what is kept.
@@ -149,7 +158,7 @@ impl Feed {
         &self,
         tasks: Vec<Published>,
         limit: Option<u8>,
-        records: VecDeque<(u64, Bytes)>,
+        records: VecDeque<(u64, StoredRecord)>,
         last: u64,
     ) {
         let mut state = self.lock();
@@ -292,7 +301,7 @@ impl Piece {
     fn bytes(&self) -> usize {
         match self {
             Self::Frames { bytes, .. } => bytes.len(),
-            Self::Stored { record, .. } => record.len(),
+            Self::Stored { record, .. } => record.place.bytes as usize,
             Self::Event { .. } => LAZY_EVENT_BYTES,
         }
     }
@@ -447,9 +456,9 @@ impl Drop for Cursor {
 /// Renders a stored record of an earlier start, looking for its tail where the state still has it.
 pub(crate) fn render_stored(
     feed: &Feed,
-    bytes: &Bytes,
+    stored: &StoredRecord,
 ) -> Result<record::Event, record::RecordError> {
-    let mut event = record::Event::decode(bytes)?;
+    let mut event = record::Event::decode(&stored.file.read(stored.place)?)?;
     if let record::Event::Task { published, .. } = &mut event
         && published.tail.is_none()
     {

@@ -31,6 +31,8 @@ const SNAPSHOT_TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub(crate) enum RecordError {
     #[error("the record is not the JSON this version writes: {0}")]
     Json(#[from] serde_json::Error),
+    #[error("the record cannot be read again: {0}")]
+    Read(#[from] std::io::Error),
     #[error("the record has an impossible {what}: {why}")]
     Field { what: &'static str, why: String },
 }

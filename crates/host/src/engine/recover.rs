@@ -3,14 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
+use camino::Utf8PathBuf;
 use ostler_core::clock::Clock;
 use ostler_core::id::TaskId;
 use ostler_core::task::TaskState;
-use ostler_journal::{Journal, RealDisk, Visit};
+use ostler_journal::{Journal, Place, RealDisk, SegmentFile, Visit};
 
 use super::archive::{ArchiveIndex, Leaving};
-use super::feed::{Feed, Published};
+use super::feed::{Feed, Published, StoredRecord};
 use super::record::{self, Event};
 use super::store::{Standing, StoreParts};
 use crate::settings::Settings;
@@ -41,12 +41,13 @@ pub(crate) fn recover(
     settings: &Settings,
     clock: Arc<dyn Clock>,
 ) -> Result<Recovered, RecoverError> {
+    let dir = settings.runtime_dir.join("journal");
     let mut fold = Fold {
+        dir: dir.clone(),
         events_max: settings.feed.events_max,
         events_bytes_max: settings.feed.events_bytes_max,
         ..Fold::default()
     };
-    let dir = settings.runtime_dir.join("journal");
     let opened = Journal::open(RealDisk::new(), &dir, settings.journal.clone(), &mut |visit| {
         fold.visit(visit)
     })?;
@@ -90,11 +91,14 @@ pub(crate) fn recover(
 /// The state so far.
 #[derive(Default)]
 struct Fold {
+    dir: Utf8PathBuf,
     snapshot: u64,
     limit: Option<u8>,
     tasks: HashMap<TaskId, Published>,
     leaving: Vec<Leaving>,
-    records: VecDeque<(u64, Bytes)>,
+    /// The segment that is being shown.
+    file: Option<(u64, Arc<SegmentFile>)>,
+    records: VecDeque<(u64, StoredRecord)>,
     bytes: usize,
     events_max: u64,
     events_bytes_max: usize,
@@ -116,7 +120,7 @@ impl Fold {
                 Ok(())
             }
             Visit::Entry(entry) => {
-                self.retain(entry.sequence, Bytes::copy_from_slice(entry.payload));
+                self.retain(entry.sequence, entry.place)?;
                 if entry.sequence <= self.snapshot {
                     return Ok(());
                 }
@@ -126,14 +130,28 @@ impl Fold {
         }
     }
 
-    fn retain(&mut self, sequence: u64, record: Bytes) {
-        self.bytes += record.len();
-        self.records.push_back((sequence, record));
+    fn retain(&mut self, sequence: u64, place: Place) -> Result<(), String> {
+        let file =
+            self.segment(place.segment).map_err(|error| format!("no second look: {error}"))?;
+        self.bytes += place.bytes as usize;
+        self.records.push_back((sequence, StoredRecord { file, place }));
         while self.records.len() as u64 > self.events_max || self.bytes > self.events_bytes_max {
             let Some((_, dropped)) = self.records.pop_front() else {
                 break;
             };
-            self.bytes -= dropped.len();
+            self.bytes -= dropped.place.bytes as usize;
+        }
+        Ok(())
+    }
+
+    fn segment(&mut self, number: u64) -> std::io::Result<Arc<SegmentFile>> {
+        match &self.file {
+            Some((shown, file)) if *shown == number => Ok(Arc::clone(file)),
+            _ => {
+                let file = Arc::new(SegmentFile::open(&self.dir, number)?);
+                self.file = Some((number, Arc::clone(&file)));
+                Ok(file)
+            }
         }
     }
 
