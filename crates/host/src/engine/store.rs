@@ -1,14 +1,16 @@
-//! The store: the thread that owns journal and archive, and the engine's handle to it.
+//! The store: journal and archive, the thread that works on them, and the engine's handle to both.
 //!
 //! Disk calls block, so they have a thread; the engine goes on reading sockets meanwhile, and what
 //! arrives is the next batch (group commit). At most one job is with the thread at a time, which
-//! makes the order of commits the order of steps. A failure is final: the journal is poisoned and
-//! the store answers every further append with it.
+//! makes the order of commits the order of steps. One kind of append is made on the engine's own thread:
+//! a small one that a single client waits for, on a disk that has lately been fast. Handing it over and
+//! back would cost as much as the flush. A failure is final: the journal is poisoned and the store
+//! answers every further append with it.
 
-use std::sync::Arc;
 use std::sync::mpsc as blocking;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use ostler_core::clock::Clock;
@@ -77,6 +79,7 @@ pub(crate) struct Store {
     jobs: Option<blocking::SyncSender<Job>>,
     done: mpsc::Receiver<Done>,
     thread: Option<JoinHandle<()>>,
+    worker: Arc<Mutex<Worker>>,
     busy: bool,
     gone: bool,
 }
@@ -101,6 +104,17 @@ const FULL_RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of tasks that are written to the archive at once.
 const ARCHIVE_WRITE_BYTES: usize = 2 * 1024 * 1024;
 
+/// The largest append that is made on the engine's thread.
+const INLINE_BYTES_MAX: usize = 32 * 1024;
+
+/// What a fast append takes at most, and how many in a row must have been fast before one is made on the
+/// engine's thread. A disk that stalls holds the engine up once, and is then left to the thread.
+const FAST_APPEND_MAX: Duration = Duration::from_millis(2);
+const FAST_APPENDS_MIN: u32 = 16;
+
+/// Tasks that may wait for the archive before the thread has to take the next append, and them.
+const UNARCHIVED_INLINE_MAX: usize = 64;
+
 /// Answers that can wait for the engine: one job at a time, and the archive's one word.
 const DONE_MAX: usize = 4;
 
@@ -108,10 +122,38 @@ impl Store {
     pub(crate) fn start(parts: StoreParts) -> std::io::Result<Self> {
         let (jobs, inbox) = blocking::sync_channel(1);
         let (outbox, done) = mpsc::channel(DONE_MAX);
+        let worker = Arc::new(Mutex::new(Worker {
+            journal: parts.journal,
+            archive: None,
+            unarchived: parts.leaving,
+            clock: parts.clock,
+            fast_appends: 0,
+        }));
+        let shared = Arc::clone(&worker);
+        let opening = ArchiveParts {
+            dir: parts.archive_dir,
+            options: parts.archive_options,
+            bounds: parts.archive_bounds,
+            index: parts.index,
+        };
         let thread = std::thread::Builder::new()
             .name("journal".into())
-            .spawn(move || Worker::run(parts, &inbox, &outbox))?;
-        Ok(Self { jobs: Some(jobs), done, thread: Some(thread), busy: false, gone: false })
+            .spawn(move || work(&shared, opening, &inbox, &outbox))?;
+        Ok(Self { jobs: Some(jobs), done, thread: Some(thread), worker, busy: false, gone: false })
+    }
+
+    /// Appends at once, on the caller's thread, where that is sure to be short; gives the batch back where
+    /// it is not.
+    pub(crate) fn append_now(&mut self, batch: Batch) -> Result<Done, Batch> {
+        if self.busy || batch.records.len() > INLINE_BYTES_MAX {
+            return Err(batch);
+        }
+        let mut worker = match self.worker.try_lock() {
+            Ok(worker) => worker,
+            // The thread is making the next segment, or has panicked and will be missed.
+            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return Err(batch),
+        };
+        if worker.is_fast() { Ok(worker.append_batch(batch)) } else { Err(batch) }
     }
 
     /// Whether a job is with the thread.
@@ -160,6 +202,42 @@ impl Store {
     }
 }
 
+/// What the thread opens first.
+struct ArchiveParts {
+    dir: Utf8PathBuf,
+    options: Options,
+    bounds: ArchiveBounds,
+    index: Arc<ArchiveIndex>,
+}
+
+/// What the thread does, until the engine has gone.
+fn work(
+    worker: &Mutex<Worker>,
+    archive: ArchiveParts,
+    inbox: &blocking::Receiver<Job>,
+    outbox: &mpsc::Sender<Done>,
+) {
+    let ready = lock(worker).open_archive(archive);
+    if outbox.blocking_send(Done::ArchiveReady(ready)).is_err() {
+        return;
+    }
+    while let Ok(job) = inbox.recv() {
+        let done = lock(worker).perform(job);
+        if outbox.blocking_send(done).is_err() {
+            break;
+        }
+        // The next segment is made while nobody waits; where the disk is full, admission asks again.
+        let _ = lock(worker).journal.ensure_room();
+    }
+    if let Err(error) = lock(worker).sync_archive() {
+        tracing::error!(%error, "the archive could not be flushed");
+    }
+}
+
+fn lock(worker: &Mutex<Worker>) -> MutexGuard<'_, Worker> {
+    worker.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Worker {
     journal: Journal<RealDisk>,
     archive: Option<Archive>,
@@ -167,52 +245,46 @@ struct Worker {
     /// forget them meanwhile and stops admission when it is full.
     unarchived: Vec<Leaving>,
     clock: Arc<dyn Clock>,
+    /// How many appends in a row were fast.
+    fast_appends: u32,
 }
 
 impl Worker {
-    fn run(parts: StoreParts, inbox: &blocking::Receiver<Job>, outbox: &mpsc::Sender<Done>) {
-        let index = parts.index;
-        let opened = Archive::open(
-            &parts.archive_dir,
-            parts.archive_options,
-            parts.archive_bounds,
-            Arc::clone(&index),
-        )
-        .map_err(|error| error_text(&error));
-        let (archive, ready) = match opened {
-            Ok(archive) => (Some(archive), Ok(())),
-            Err(error) => (None, Err(error)),
-        };
-        parts.leaving.iter().for_each(|task| index.announce(&task.id));
-        let mut worker =
-            Self { journal: parts.journal, archive, unarchived: parts.leaving, clock: parts.clock };
-        worker.archive_waiting();
-        if outbox.blocking_send(Done::ArchiveReady(ready)).is_err() {
-            return;
+    fn open_archive(&mut self, parts: ArchiveParts) -> Result<(), String> {
+        let index = Arc::clone(&parts.index);
+        let opened = Archive::open(&parts.dir, parts.options, parts.bounds, parts.index);
+        self.unarchived.iter().for_each(|task| index.announce(&task.id));
+        self.archive = Some(opened.map_err(|error| error_text(&error))?);
+        self.archive_waiting();
+        Ok(())
+    }
+
+    /// Whether an append is sure to be short: no allocation, nothing for the archive, a fast disk.
+    fn is_fast(&self) -> bool {
+        self.fast_appends >= FAST_APPENDS_MIN
+            && self.journal.has_reserve()
+            && self.unarchived.len() < UNARCHIVED_INLINE_MAX
+    }
+
+    /// Makes a batch durable. What leaves the live set with it waits for the archive.
+    fn append_batch(&mut self, mut batch: Batch) -> Done {
+        let began = Instant::now();
+        let result = self.append(&batch);
+        let fast = began.elapsed() <= FAST_APPEND_MAX;
+        self.fast_appends = if fast { self.fast_appends.saturating_add(1) } else { 0 };
+        if result.is_ok() {
+            self.unarchived.append(&mut batch.leaving);
         }
-        while let Ok(job) = inbox.recv() {
-            let done = worker.perform(job);
-            if outbox.blocking_send(done).is_err() {
-                break;
-            }
-            // The next segment is made while nobody waits; where the disk is full, admission asks again.
-            let _ = worker.journal.ensure_room();
-        }
-        if let Err(error) = worker.sync_archive() {
-            tracing::error!(%error, "the archive could not be flushed");
-        }
+        batch.clear();
+        Done::Appended(result, batch, self.standing())
     }
 
     fn perform(&mut self, job: Job) -> Done {
         match job {
-            Job::Append(mut batch) => {
-                let result = self.append(&batch);
-                if result.is_ok() {
-                    self.unarchived.append(&mut batch.leaving);
-                    self.archive_waiting();
-                }
-                batch.clear();
-                Done::Appended(result, batch, self.standing())
+            Job::Append(batch) => {
+                let done = self.append_batch(batch);
+                self.archive_waiting();
+                done
             }
             Job::Snapshot(payload) => {
                 let result = self.sync_archive().and_then(|()| {

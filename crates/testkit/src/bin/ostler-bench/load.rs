@@ -61,6 +61,7 @@ impl Outcome {
 struct Connection {
     stream: UnixStream,
     scanner: Scanner,
+    buffer: Box<[u8]>,
     out: Vec<u8>,
     sent_at: VecDeque<Instant>,
     last: u64,
@@ -185,6 +186,7 @@ impl Connection {
         let mut this = Self {
             stream,
             scanner: Scanner::default(),
+            buffer: vec![0; READ_BYTES].into_boxed_slice(),
             out: Vec::new(),
             sent_at: VecDeque::new(),
             last: 0,
@@ -226,17 +228,14 @@ impl Connection {
 
     /// Reads once; the number of bytes.
     fn fill(&mut self) -> Result<usize, Fault> {
-        let buffer = self.scanner.space(READ_BYTES);
-        let filled = buffer.len();
-        buffer.resize(filled + READ_BYTES, 0);
-        let place = buffer.get_mut(filled..).unwrap_or_default();
-        let (count, alive) = match self.stream.read(place) {
+        // Zeroing that much for every small read would be the generator's time and not the daemon's.
+        let (count, alive) = match self.stream.read(&mut self.buffer) {
             Ok(0) => (0, false),
             Ok(count) => (count, true),
             Err(error) if error.kind() == ErrorKind::WouldBlock => (0, true),
             Err(_) => (0, false),
         };
-        buffer.truncate(filled + count);
+        self.scanner.push(self.buffer.get(..count).unwrap_or_default());
         self.alive &= alive;
         Ok(count)
     }

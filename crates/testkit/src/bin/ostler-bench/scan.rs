@@ -33,14 +33,11 @@ pub(crate) struct Scanner {
 }
 
 impl Scanner {
-    /// Where the next bytes of the connection belong.
-    pub(crate) fn space(&mut self, bytes: usize) -> &mut Vec<u8> {
-        if self.start > 0 {
-            self.buffer.drain(..self.start);
-            self.start = 0;
-        }
-        self.buffer.reserve(bytes);
-        &mut self.buffer
+    /// Takes the next bytes of the connection.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        self.buffer.extend_from_slice(bytes);
     }
 
     /// The next whole frame.
@@ -103,7 +100,7 @@ mod tests {
         for body in bodies {
             let length = u32::try_from(body.len()).unwrap();
             for byte in length.to_be_bytes().iter().chain(body) {
-                scanner.space(1).push(*byte);
+                scanner.push(&[*byte]);
                 match scanner.next().unwrap() {
                     Some(Frame::Event(sequence, _)) => seen.push(sequence),
                     Some(Frame::Answer(ok, _)) => seen.push(u64::from(ok)),
@@ -112,7 +109,7 @@ mod tests {
             }
         }
         assert_eq!(seen, [17, 1, 0]);
-        scanner.space(8).extend_from_slice(b"\0\0\0\x04what");
+        scanner.push(b"\0\0\0\x04what");
         assert!(scanner.next().is_err());
     }
 }
