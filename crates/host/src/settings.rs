@@ -8,7 +8,7 @@ use ostler_core::task::TaskBounds;
 use ostler_journal::Options;
 
 use crate::config::Config;
-use crate::engine::{END_RESERVE_BYTES, RUNNING_END_RESERVE_BYTES};
+use crate::engine::reserve::{COMMON_RESERVE_BYTES, RUNNING_END_RESERVE_BYTES};
 use crate::paths::{Environment, Paths};
 use crate::runner::RunnerSettings;
 use crate::tail::TailBounds;
@@ -172,12 +172,12 @@ pub fn runner_settings(
     }
 }
 
-/// A segment that holds the ends of as many tasks as may be unfinished, and some admissions: that is the
-/// reserve of a full disk.
+/// A segment that holds the ends of as many common tasks as may be unfinished, and some admissions: that is
+/// the reserve of a full disk.
 fn reserve_bytes(live_tasks_max: u64) -> u64 {
     const MIB: u64 = 1024 * 1024;
     let running = u64::from(ostler_core::task::LIMIT_MAX);
-    let ends = live_tasks_max * END_RESERVE_BYTES + running * RUNNING_END_RESERVE_BYTES;
+    let ends = live_tasks_max * COMMON_RESERVE_BYTES + running * RUNNING_END_RESERVE_BYTES;
     (ends + 2 * MIB).next_multiple_of(MIB)
 }
 

@@ -9,9 +9,7 @@ use ostler_proto::framed::{self, Command};
 use tokio::sync::{mpsc, oneshot};
 
 use super::feed::{Feed, Published, SharedTail};
-use super::{
-    ADMISSION_BYTES, COMMANDS_PER_TURN_MAX, END_RESERVE_BYTES, Engine, RUNNING_END_RESERVE_BYTES,
-};
+use super::{ADMISSION_BYTES, COMMANDS_PER_TURN_MAX, Engine};
 use crate::runner::TaskInput;
 
 /// Refused admissions name the cause and the way out.
@@ -268,7 +266,7 @@ impl Engine {
         let unfinished = self.state.unfinished() as u64;
         let may_run =
             unfinished.min(u64::from(self.state.limit())).max(self.state.running() as u64);
-        let ends = END_RESERVE_BYTES * unfinished + RUNNING_END_RESERVE_BYTES * may_run;
+        let ends = self.reserve.bytes(may_run);
         self.standing.room >= self.in_flight_bytes + self.pending.bytes() + ends + wanted_bytes
     }
 

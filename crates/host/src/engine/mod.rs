@@ -12,6 +12,7 @@ mod commands;
 pub(crate) mod feed;
 pub(crate) mod record;
 mod recover;
+pub(crate) mod reserve;
 mod runs;
 mod store;
 
@@ -33,6 +34,7 @@ pub(crate) use recover::{RecoverError, Recovered, recover};
 use crate::runner::{RunOrder, TaskInput, TaskRunner};
 use batch::Pending;
 use feed::Feed;
+use reserve::Reserve;
 use runs::LiveRuns;
 use store::{Done, Standing, Store};
 
@@ -46,17 +48,12 @@ const COMMANDS_PER_TURN_MAX: usize = 512;
 /// Bytes of journal after which the state is written as a snapshot.
 const SNAPSHOT_EVERY_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Room in the journal that every queued task may need to end.
-pub(crate) const END_RESERVE_BYTES: u64 = 3 * 1024;
-
-/// Room that every task that may run may need on top of that: its receipt, its answer, a short tail.
-pub(crate) const RUNNING_END_RESERVE_BYTES: u64 = 96 * 1024;
-
 /// The longest tail that is journaled when room is short.
 const SHORT_TAIL_BYTES: usize = 8 * 1024;
 
-/// Room that one admission must find beyond the reserves.
-const ADMISSION_BYTES: u64 = 64 * 1024;
+/// Room that one admission must find beyond the reserves: its two records and what it then reserves, when
+/// every character of its fields has to be escaped.
+const ADMISSION_BYTES: u64 = 192 * 1024;
 
 /// How long changes that nobody waits for, such as ends, wait for company: the flush they share with the
 /// next command is one flush less. Nothing is started later for it.
@@ -105,6 +102,7 @@ pub(crate) struct Engine {
     requests: HashMap<u64, Reply>,
     next_request: u64,
     pending: Pending,
+    reserve: Reserve,
     in_flight: Option<Pending>,
     in_flight_bytes: u64,
     /// Bytes since the last snapshot at which the next is tried.
@@ -156,6 +154,7 @@ impl Engine {
             requests: HashMap::new(),
             next_request: 0,
             pending,
+            reserve: Reserve::default(),
             in_flight: None,
             in_flight_bytes: 0,
             snapshot_at_bytes: SNAPSHOT_EVERY_BYTES,
@@ -308,7 +307,10 @@ impl Engine {
                 } else {
                     SHORT_TAIL_BYTES
                 };
+                let (spec, status) = (Arc::clone(&task.spec), task.status);
+                let before = self.pending.bytes();
                 self.pending.change(task, tail, tail_bytes_max);
+                self.reserve.changed(&spec.id, status, self.pending.bytes() - before);
             }
             Effect::LimitChanged { limit } => self.pending.limit(limit),
             later => self.pending.later(later),
