@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
+use crate::cgroup::Cgroup;
 use crate::procfs::Identity;
 use crate::protocol::{self, Encoder, Fields, SpawnErrorKind, StopOrder, tag};
 use crate::rundir::ExitRecord;
@@ -28,6 +29,7 @@ const READ_BYTES: usize = 16 << 10;
 /// A shim that has no run yet. It waits without waking, and goes when this is dropped.
 #[derive(Debug)]
 pub struct IdleShim {
+    marker: String,
     child: Child,
     socket: std::os::unix::net::UnixStream,
     identity: Identity,
@@ -147,7 +149,7 @@ impl IdleShim {
             .spawn()?;
         let gone = || io::Error::new(io::ErrorKind::NotFound, "the shim is gone");
         let identity = Identity::of(child.id().ok_or_else(gone)?)?;
-        Ok(Self { child, socket: ours, identity })
+        Ok(Self { marker: marker.to_owned(), child, socket: ours, identity })
     }
 
     /// The shim as a process.
@@ -155,9 +157,18 @@ impl IdleShim {
         &self.identity
     }
 
+    /// The marker that the shim and all of its run carry.
+    pub fn marker(&self) -> &str {
+        &self.marker
+    }
+
     /// Whether it still waits: somebody may have killed it.
     pub fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        let alive = matches!(self.child.try_wait(), Ok(None));
+        if !alive {
+            Cgroup::remove_left(&self.marker);
+        }
+        alive
     }
 
     /// Tells the shim what to run; it prepares everything and waits for [`Shim::start`]. Blocks, for 10

@@ -10,6 +10,7 @@
 //! Deliberately absent: what the output means (`agents`), when a run may start and what became of
 //! the task (`core`, `host`), `unsafe`, and `PR_SET_PDEATHSIG` (it follows the thread).
 
+mod cgroup;
 mod client;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -89,6 +89,9 @@ pub struct ShimRecord {
     pub pid: u32,
     /// When it started, in clock ticks since boot.
     pub start_time: u64,
+    /// The folder of the cgroup that everything of the run is in, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
 }
 
 impl ShimRecord {
@@ -240,7 +243,12 @@ pub fn read_run(dir: &Utf8Path) -> io::Result<RunView> {
         );
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    Ok(RunView { record, shim: read_json(dir, SHIM_JSON)?, exit: read_json(dir, EXIT_JSON)? })
+    Ok(RunView { record, shim: read_shim(dir)?, exit: read_json(dir, EXIT_JSON)? })
+}
+
+/// Reads `shim.json`; `None` when there is none.
+pub(crate) fn read_shim(dir: &Utf8Path) -> io::Result<Option<ShimRecord>> {
+    read_json(dir, SHIM_JSON)
 }
 
 /// Reads `exit.json`; `None` when there is none.

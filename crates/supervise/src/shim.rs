@@ -13,6 +13,9 @@ use std::sync::atomic::AtomicBool;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::MARKER_ENV;
+use crate::cgroup::Cgroup;
+
 mod launch;
 mod link;
 mod log;
@@ -39,10 +42,14 @@ pub fn shim_main() -> ExitCode {
 /// [`shim_main`] with seams for tests.
 #[doc(hidden)]
 pub fn shim_main_with(hooks: ShimHooks) -> ExitCode {
-    match set_up().and_then(|(control, children)| run::run(control, children, hooks)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+    let Ok((control, children)) = set_up() else { return ExitCode::FAILURE };
+    // Before anything is started, and without a run: a shim that waits ahead has the time for it.
+    let cgroup = std::env::var(MARKER_ENV).ok().and_then(|marker| Cgroup::enter(&marker));
+    let served = run::run(control, children, cgroup.as_ref(), hooks);
+    if let Some(cgroup) = cgroup {
+        cgroup.leave();
     }
+    if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Signals that must not end the shim: it ends by order, or when the daemon is gone. They are caught

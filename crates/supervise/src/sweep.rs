@@ -1,8 +1,8 @@
 //! Ends what a killed shim left behind.
 //!
-//! Found by the run's marker in the environment, and below such processes by parentage. Best effort: a
-//! process that was started with an empty environment and whose parents are gone is not found without a
-//! cgroup. A shim that still lives comes last, since it does the same work better.
+//! Found by the run's marker in the environment, below such processes by parentage, and in the run's cgroup
+//! where it has one. Best effort without one: a process that was started with an empty environment and
+//! whose parents are gone is not found then. A shim that still lives comes last, since it does the same work better.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,10 +10,13 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use camino::Utf8Path;
 use ostler_core::outcome::Killed;
 use rustix::process::{Signal, pidfd_send_signal};
 
+use crate::cgroup::Cgroup;
 use crate::procfs::{self, Stat, argv0};
+use crate::rundir;
 use crate::{MARKER_ENV, SHIM_ARG};
 
 /// How long TERM has before KILL; longer than a shim without a daemon takes.
@@ -45,9 +48,21 @@ struct Found {
     is_shim: bool,
 }
 
-/// Ends every process that carries `marker`: TERM, a grace, KILL until two looks in a row find
-/// nothing, or `deadline` has passed.
-pub async fn sweep(marker: &str, deadline: Duration) -> SweepReport {
+/// Ends every process of the run that carries `marker`, or is in the cgroup that `run_dir` names: TERM, a
+/// grace, KILL until two looks in a row find nothing, or `deadline` has passed.
+pub async fn sweep(marker: &str, run_dir: Option<&Utf8Path>, deadline: Duration) -> SweepReport {
+    let cgroup = run_dir.and_then(|dir| {
+        let path = rundir::read_shim(dir).ok()??.cgroup?;
+        Cgroup::recorded(&path, marker)
+    });
+    let report = end_all(marker, cgroup.as_ref(), deadline).await;
+    if let Some(cgroup) = cgroup {
+        cgroup.remove();
+    }
+    report
+}
+
+async fn end_all(marker: &str, cgroup: Option<&Cgroup>, deadline: Duration) -> SweepReport {
     let began = Instant::now();
     let mut report = SweepReport::default();
     let mut asked: BTreeSet<(i32, u64)> = BTreeSet::new();
@@ -55,7 +70,7 @@ pub async fn sweep(marker: &str, deadline: Duration) -> SweepReport {
     let mut empty_looks = 0;
     let mut shims_alone_since: Option<Instant> = None;
     loop {
-        let found = find(marker);
+        let found = find(marker, cgroup);
         empty_looks = if found.is_empty() { empty_looks + 1 } else { 0 };
         if empty_looks >= EMPTY_LOOKS {
             return report;
@@ -86,6 +101,10 @@ pub async fn sweep(marker: &str, deadline: Duration) -> SweepReport {
                 let _ = pidfd_send_signal(&one.handle, Signal::TERM);
             }
         }
+        if kill && !found.iter().any(|one| one.is_shim) {
+            // Without the race that a storm of forks wins against one signal after the other.
+            let _ = cgroup.map(Cgroup::kill);
+        }
         tokio::time::sleep(Duration::from_millis(ROUND_MS)).await;
     }
 }
@@ -94,7 +113,7 @@ fn name(one: &Found, after: &str) -> Killed {
     Killed { pid: one.stat.pid.unsigned_abs(), argv0: argv0(one.stat.pid), after: after.to_owned() }
 }
 
-fn find(marker: &str) -> Vec<Found> {
+fn find(marker: &str, cgroup: Option<&Cgroup>) -> Vec<Found> {
     let wanted = format!("{MARKER_ENV}={marker}");
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     let carriers = procfs::pids().into_iter().filter(|pid| *pid != me && carries(*pid, &wanted));
@@ -121,7 +140,25 @@ fn find(marker: &str) -> Vec<Found> {
             found.push(Found { handle, stat: below, is_shim: false });
         }
     }
+    if let Some(cgroup) = cgroup {
+        find_members(cgroup, me, &mut found);
+    }
     found
+}
+
+/// Adds who is in the cgroup and was not found otherwise. Membership is looked at again once the handles are
+/// open: whoever has the number then is in the cgroup too.
+fn find_members(cgroup: &Cgroup, me: i32, found: &mut Vec<Found>) {
+    let is_new = |pid: &i32| *pid != me && !found.iter().any(|one| one.stat.pid == *pid);
+    let members: Vec<i32> = cgroup.members().into_iter().filter(is_new).collect();
+    let held: Vec<_> = members.iter().filter_map(|pid| Some((*pid, procfs::open(*pid)?))).collect();
+    let still = if held.is_empty() { Vec::new() } else { cgroup.members() };
+    for (pid, handle) in held {
+        if let Some(stat) = Stat::read(pid).filter(|stat| still.contains(&pid) && !stat.is_zombie())
+        {
+            found.push(Found { handle, stat, is_shim: is_shim(pid) });
+        }
+    }
 }
 
 /// Whether the process was executed with that entry in its environment.

@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 
 use super::attempt::{Attempt, Prepared, Preparing};
 use super::retention::Retention;
-use super::spare::{SpareShim, Waiting};
+use super::spare::SpareShim;
 use super::version::Versions;
 use super::{LogSink, RunFuture, RunOrder, StopSignal, TaskInput, TaskRunner};
 use crate::{paths, redact};
@@ -140,7 +140,7 @@ impl TaskRunner for ProcessRunner {
         let dir = self.inner.settings.runs_dir.join(paths::run_dir_name(run));
         match rundir::read_run(&dir) {
             Ok(left) => {
-                end_what_is_left(&left.record.marker, run);
+                end_what_is_left(&left.record.marker, &dir, run);
                 last_words(&dir, &left.record.agent)
             }
             Err(error) => {
@@ -222,8 +222,9 @@ impl Inner {
 
     /// Everything up to the start of the agent: nothing of it matters when the start never comes.
     fn prepare(&self, order: &RunOrder) -> Result<Prepared, Failure> {
-        let Waiting { shim, marker } =
+        let shim =
             self.spare.take().map_err(|error| spawn_failure("the run's supervisor", &error))?;
+        let marker = shim.marker().to_owned();
         let spec = &order.spec;
         let (agent, program) = self.resolve(order)?;
         let launch = request(agent, spec, &order.input, program.clone())
@@ -441,10 +442,10 @@ impl Inner {
 }
 
 /// The shim of a daemon that died ends its run by itself; this is for shims that died too.
-fn end_what_is_left(marker: &str, run: &RunId) {
-    let (marker, run) = (marker.to_owned(), run.to_string());
+fn end_what_is_left(marker: &str, dir: &Utf8Path, run: &RunId) {
+    let (marker, dir, run) = (marker.to_owned(), dir.to_owned(), run.to_string());
     tokio::spawn(async move {
-        let swept = ostler_supervise::sweep(&marker, SWEEP_TIME_MAX).await;
+        let swept = ostler_supervise::sweep(&marker, Some(&dir), SWEEP_TIME_MAX).await;
         if !swept.remaining.is_empty() {
             tracing::error!(%run, left = swept.remaining.len(), "processes of an interrupted run could not be killed");
         }

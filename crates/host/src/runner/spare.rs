@@ -9,16 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ostler_supervise::IdleShim;
 
-/// A shim without a run, and the marker that it and all of its run carry.
-pub(super) struct Waiting {
-    pub(super) shim: IdleShim,
-    pub(super) marker: String,
-}
-
 /// See the module's documentation.
 pub(super) struct SpareShim {
     program: PathBuf,
-    waiting: Mutex<Option<Waiting>>,
+    waiting: Mutex<Option<IdleShim>>,
 }
 
 impl SpareShim {
@@ -27,10 +21,10 @@ impl SpareShim {
     }
 
     /// The shim that waits, or a new one when there is none or somebody killed it.
-    pub(super) fn take(&self) -> io::Result<Waiting> {
+    pub(super) fn take(&self) -> io::Result<IdleShim> {
         let waiting = self.waiting().take();
         if let Some(mut waiting) = waiting
-            && waiting.shim.is_alive()
+            && waiting.is_alive()
         {
             return Ok(waiting);
         }
@@ -49,12 +43,12 @@ impl SpareShim {
         }
     }
 
-    fn spawn(&self) -> io::Result<Waiting> {
+    fn spawn(&self) -> io::Result<IdleShim> {
         let marker = ostler_supervise::new_marker()?;
-        Ok(Waiting { shim: IdleShim::spawn(&self.program, &marker)?, marker })
+        IdleShim::spawn(&self.program, &marker)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
+    fn waiting(&self) -> MutexGuard<'_, Option<IdleShim>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -82,6 +82,15 @@ fn play(mode: &str, args: &[String]) -> io::Result<ExitCode> {
             say("ready\n")?;
             std::thread::sleep(SLEEP);
         }
+        // Its child carries nothing, and this parent, which does, is gone.
+        "orphan-without-env" => {
+            me(&["orphan-without-env-2", &token]).env_clear().spawn()?.wait()?;
+            say("ready\n")?;
+            std::thread::sleep(SLEEP);
+        }
+        "orphan-without-env-2" => {
+            me(&["setsid-sleep", &token]).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        }
         "storm8" => {
             ignore_term()?;
             for _ in 0..FORKERS_MAX {

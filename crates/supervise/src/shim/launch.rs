@@ -18,6 +18,7 @@ use rustix::pipe::PipeFlags;
 
 use super::log::{Directory, Log};
 use crate::MARKER_ENV;
+use crate::cgroup::Cgroup;
 use crate::procfs::Identity;
 use crate::protocol::{self, SpawnErrorKind};
 use crate::rundir::{LAYOUT_VERSION, SHIM_JSON, ShimRecord, SpawnErrorRecord};
@@ -48,7 +49,10 @@ pub(super) fn error(kind: SpawnErrorKind, message: impl Into<String>) -> SpawnEr
 
 /// Prepares the run directory and the command. Only a run directory that cannot be used is an error
 /// here; everything else is told, and recorded, when the run is started.
-pub(super) fn prepare(spec: &RunSpec) -> Result<Prepared, SpawnErrorRecord> {
+pub(super) fn prepare(
+    spec: &RunSpec,
+    cgroup: Option<&Cgroup>,
+) -> Result<Prepared, SpawnErrorRecord> {
     let storage = |cause: io::Error| {
         error(
             SpawnErrorKind::Storage,
@@ -63,6 +67,7 @@ pub(super) fn prepare(spec: &RunSpec) -> Result<Prepared, SpawnErrorRecord> {
         boot_id: me.boot_id,
         pid: me.pid,
         start_time: me.start_time,
+        cgroup: cgroup.and_then(|cgroup| cgroup.path().to_str()).map(str::to_owned),
     };
     directory.write_new(SHIM_JSON, &record).map_err(storage)?;
     directory.reserve_exit().map_err(storage)?;

@@ -33,6 +33,7 @@ use super::talk::{
     exit_report, next_frame, receive_spec, record, report_last, spawn_failed, wait, write_exit,
 };
 use super::tree::{Reaped, Tree};
+use crate::cgroup::Cgroup;
 use crate::procfs::Stat;
 use crate::protocol::{self, Encoder, StopOrder, tag};
 use crate::rundir::{ExitRecord, Stream};
@@ -92,12 +93,17 @@ struct Run {
 }
 
 /// Serves one run; an error means that not even a report was possible.
-pub(super) fn run(control: UnixStream, children: UnixStream, hooks: ShimHooks) -> io::Result<()> {
+pub(super) fn run(
+    control: UnixStream,
+    children: UnixStream,
+    cgroup: Option<&Cgroup>,
+    hooks: ShimHooks,
+) -> io::Result<()> {
     let mut link = Link::new(control);
     let Some(mut spec) = receive_spec(&mut link)? else {
         return Ok(());
     };
-    let prepared = launch::prepare(&spec);
+    let prepared = launch::prepare(&spec, cgroup);
     let Some((kind, _)) = next_frame(&mut link)? else {
         return Ok(());
     };

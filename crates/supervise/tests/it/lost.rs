@@ -1,5 +1,6 @@
 //! Sudden death: of the daemon, and of the shim itself.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -60,13 +61,14 @@ async fn kill_9_of_the_shim_is_noticed_and_the_marker_finds_all_it_left() {
         // Somebody else's process with another marker is none of our business.
         let mut other =
             Command::new("sleep").arg("60").env("OSTLER_RUN", "another").spawn().unwrap();
-        let report = sweep(&rig.marker, DEADLINE).await;
+        let report = sweep(&rig.marker, None, DEADLINE).await;
         assert_eq!(report.remaining, vec![]);
         assert_eq!(rig.alive(), Vec::<String>::new(), "{mode}");
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();
         assert_eq!(read_exit(&rig.dir()).unwrap(), None);
+        sweep(&rig.marker, Some(&rig.dir()), DEADLINE).await;
     }
 }
 
@@ -96,8 +98,49 @@ async fn a_sweep_goes_down_from_those_that_carry_the_marker() {
     kill_9(shim.identity().pid);
     while next(&mut shim).await != Report::Lost {}
     assert_eq!(rig.alive().len(), 2);
-    sweep(&rig.marker, DEADLINE).await;
+    sweep(&rig.marker, None, DEADLINE).await;
     assert_eq!(rig.alive(), Vec::<String>::new());
+    sweep(&rig.marker, Some(&rig.dir()), DEADLINE).await;
+}
+
+/// The hole that marker and parentage leave: no environment, and no parent that has one.
+#[tokio::test]
+async fn with_a_cgroup_a_sweep_finds_what_carries_nothing() {
+    let rig = Rig::new();
+    let mut shim = rig.start(&rig.play(&["orphan-without-env"])).await;
+    output(&mut shim, 6).await;
+    let Some(cgroup) = read_run_shim(&rig).cgroup.map(PathBuf::from) else {
+        eprintln!("skipped: no cgroup v2 here that this user may write");
+        return;
+    };
+    kill_9(shim.identity().pid);
+    while next(&mut shim).await != Report::Lost {}
+    sweep(&rig.marker, None, DEADLINE).await;
+    assert_eq!(rig.alive().len(), 1, "the marker alone does not find it");
+    // A record of another run's cgroup is not followed.
+    sweep("another marker", Some(&rig.dir()), DEADLINE).await;
+    assert_eq!(rig.alive().len(), 1);
+    let report = sweep(&rig.marker, Some(&rig.dir()), DEADLINE).await;
+    assert_eq!((report.remaining, rig.alive()), (vec![], vec![]));
+    assert!(!cgroup.exists(), "the cgroup went with its run");
+}
+
+#[tokio::test]
+async fn a_cgroup_goes_with_its_shim() {
+    let rig = Rig::new();
+    let mut shim = rig.start(&rig.play(&["leave"])).await;
+    let cgroup = read_run_shim(&rig).cgroup;
+    assert!(ended(&mut shim).await.exit.is_some());
+    shim.wait().await.unwrap();
+    if let Some(cgroup) = cgroup {
+        assert!(!Path::new(&cgroup).exists());
+    }
+}
+
+fn read_run_shim(rig: &Rig) -> ShimRecord {
+    let path = rig.dir().join("shim.json");
+    eventually("the shim's record", DEADLINE, || path.exists());
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// A shim that lives does the work itself; the sweep waits for it and only then looks further.
@@ -108,7 +151,7 @@ async fn a_sweep_beside_a_living_shim_leaves_the_last_word_to_it() {
     output(&mut shim, 6).await;
     let identity = shim.identity().clone();
     drop(shim);
-    let report = sweep(&rig.marker, DEADLINE).await;
+    let report = sweep(&rig.marker, None, DEADLINE).await;
     assert_eq!((report.remaining, rig.alive()), (vec![], vec![]));
     assert!(!is_alive(&identity));
     let exit = read_exit(&rig.dir()).unwrap().expect("the shim wrote it");
@@ -118,7 +161,7 @@ async fn a_sweep_beside_a_living_shim_leaves_the_last_word_to_it() {
 #[tokio::test]
 async fn a_sweep_without_anybody_is_quick_and_does_nothing() {
     let began = Instant::now();
-    let report = sweep("no such marker", DEADLINE).await;
+    let report = sweep("no such marker", None, DEADLINE).await;
     assert_eq!(report, Default::default());
     assert!(began.elapsed() < Duration::from_secs(1));
 }
@@ -133,6 +176,7 @@ fn b1_5_a_reused_number_is_not_the_shim_of_the_record() {
         boot_id: me.boot_id,
         pid: me.pid,
         start_time: me.start_time - 5,
+        cgroup: None,
     };
     assert!(!is_alive(&record.identity()));
 }
