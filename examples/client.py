@@ -8,44 +8,40 @@ import base64, json, os, socket, struct, sys, time
 
 path, task_id, prompt, cwd = (sys.argv[1:] + [os.getcwd()])[:4]
 EXITS = {'TaskCompleted': 0, 'TaskFailed': 1, 'TaskCancelled': 5, 'TaskInterrupted': 6}
-state = {'cursor': None, 'tasks': {}, 'shown': 0}     # what a real client keeps on disk, together
+state = {'cursor': None, 'tasks': {}, 'shown': None}     # what a real client keeps on disk, together
 
-def exact(sock, size):
-    data = bytearray()
-    while len(data) < size:
-        part = sock.recv(size - len(data))
-        if not part:
-            raise EOFError('the daemon closed the connection')
-        data.extend(part)
-    return data
-
-def receive(sock):
-    size, = struct.unpack('>I', exact(sock, 4))
-    if not 0 < size <= 1024 * 1024:
-        raise ValueError('invalid frame length')
-    return json.loads(exact(sock, size))
+def receive(stream):
+    header = stream.read(4)
+    size = struct.unpack('>I', header)[0] if len(header) == 4 else 0
+    data = stream.read(size)
+    if size == 0 or len(data) < size:
+        raise EOFError('the daemon closed the connection')
+    return json.loads(data)
 
 def send(sock, value):
     data = json.dumps(value).encode('utf-8')
     sock.sendall(struct.pack('>I', len(data)) + data)
 
-def apply(event):
-    if event['eventType'] == 'task_changed':
-        state['tasks'][event['payload']['taskId']] = event['payload']
-    state['cursor'] = event['sequenceNumber']
+def apply(kind, document):
+    if kind == 'snapshot_chunk':
+        state.update(cursor=document['lastSequence'], tasks=document['tasks'])
+        return
+    if document['eventType'] == 'task_changed':
+        state['tasks'][document['payload']['taskId']] = document['payload']
+    state['cursor'] = document['sequenceNumber']
 
 def follow(sock):
     """One connection: returns the exit status, or raises when the connection ends."""
-    pieces = []
+    stream, pieces = sock.makefile('rb'), []
     send(sock, {'type': 'hello', 'hello': {'clientId': f'client.py-{task_id}', 'versions': [3],
                                            'resumeAfter': state['cursor']}})
-    if receive(sock)['type'] != 'welcome':
+    if receive(stream)['type'] != 'welcome':
         raise SystemExit('the daemon speaks no version 3')
     # The same id never runs twice: sending it again after a lost connection is safe.
     send(sock, {'type': 'command', 'id': 'submit', 'command': {
         'version': 1, 'type': 'submit', 'task_id': task_id, 'prompt': prompt, 'cwd': cwd}})
     while True:
-        message = receive(sock)
+        message = receive(stream)
         kind = message['type']
         if kind == 'heartbeat':
             send(sock, {'type': 'pong', 'sequence': message['sequence']})
@@ -53,24 +49,20 @@ def follow(sock):
             raise SystemExit(message['error'])
         elif kind in ('snapshot_chunk', 'event_chunk'):
             pieces.append(base64.b64decode(message[kind.replace('chunk', 'data')]))
-            if message['chunk_index'] + 1 < message['chunk_count']:
-                continue
-            document, pieces = json.loads(b''.join(pieces)), []
-            if kind == 'event_chunk':
-                apply(document)
-            else:
-                state.update(cursor=document['lastSequence'], tasks=document['tasks'])
+            if message['chunk_index'] + 1 == message['chunk_count']:
+                apply(kind, json.loads(b''.join(pieces)))
+                pieces = []
         elif kind == 'event':
-            apply(message['event'])
-        if kind in ('snapshot_chunk', 'event_chunk', 'event'):
+            apply(kind, message['event'])
+        if not pieces and kind in ('snapshot_chunk', 'event_chunk', 'event'):
             send(sock, {'type': 'ack', 'sequence': state['cursor']})   # applied, so acknowledged
-            status = state['tasks'].get(task_id, {}).get('status')
-            if status != state['shown'] and status:
-                state['shown'] = status
-                print(status, flush=True)
-            if status in EXITS:
-                print(*state['tasks'][task_id]['logTail'], sep='\n')
-                return EXITS[status]
+            task = state['tasks'].get(task_id, {'status': None})
+            if task['status'] != state['shown']:
+                state['shown'] = task['status']
+                print(task['status'], flush=True)
+            if task['status'] in EXITS:
+                print(*task['logTail'], sep='\n')
+                return EXITS[task['status']]
 
 for attempt in range(50):
     try:

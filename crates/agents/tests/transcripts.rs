@@ -119,7 +119,6 @@ fn outcome(events: &[AgentEvent], conclusion: &Conclusion) -> Value {
         "denials": conclusion.denials,
         "version": conclusion.version,
         "unknown_lines": conclusion.unknown_lines,
-        "closing_line": conclusion.closing_line,
         "events": others,
         "lines": lines,
     })

@@ -43,14 +43,16 @@ pub(crate) async fn connect_for_commands(context: &Context) -> Result<Client, Fa
 
 /// The live tasks as the daemon has them, in the order of their submission; `None` when none runs. From the
 /// snapshot, which has every task, where a `list` has what fits one frame.
-pub(crate) async fn live_tasks(context: &Context) -> Result<Option<Vec<Task>>, Failure> {
+pub(crate) async fn live_tasks(
+    context: &Context,
+) -> Result<Option<(Option<u32>, Vec<Task>)>, Failure> {
     let connected = Client::connect(&context.paths.socket(), ConnectOptions::default()).await;
-    let (_client, mut updates) = match connected {
+    let (client, mut updates) = match connected {
         Err(ClientError::Unreachable { source, .. }) if is_absent(&source) => return Ok(None),
         other => other.map_err(failure)?,
     };
     match updates.next().await.map_err(failure)? {
-        Some(Update::Snapshot(snapshot)) => Ok(Some(snapshot.tasks)),
+        Some(Update::Snapshot(snapshot)) => Ok(Some((client.daemon_pid(), snapshot.tasks))),
         _ => Err(failure(ClientError::Protocol("no snapshot after welcome".to_owned()))),
     }
 }

@@ -141,6 +141,7 @@ pub struct Client {
     outbox: mpsc::Sender<ClientMessage>,
     waiting: Waiting,
     next_id: Arc<std::sync::atomic::AtomicU64>,
+    daemon_pid: Option<u32>,
 }
 
 /// The snapshot and the events, in order.
@@ -167,8 +168,10 @@ impl Client {
         options: ConnectOptions,
     ) -> Result<(Self, Updates), ClientError> {
         let unreachable = |source| ClientError::Unreachable { socket: socket.to_string(), source };
-        let (read, mut write) =
-            UnixStream::connect(socket).await.map_err(unreachable)?.into_split();
+        let stream = UnixStream::connect(socket).await.map_err(unreachable)?;
+        let daemon_pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+        let daemon_pid = daemon_pid.and_then(|pid| u32::try_from(pid).ok());
+        let (read, mut write) = stream.into_split();
         let mut read = BufReader::with_capacity(64 * 1024, read);
         let hello = Hello {
             client_id: options.client_id,
@@ -199,7 +202,12 @@ impl Client {
         };
         tokio::spawn(write_messages(write, messages, tokio::spawn(pump.run())));
         let updates = Updates { inbox, outbox: outbox.downgrade(), last: None };
-        Ok((Self { outbox, waiting, next_id: Arc::default() }, updates))
+        Ok((Self { outbox, waiting, next_id: Arc::default(), daemon_pid }, updates))
+    }
+
+    /// The daemon's process, as the kernel names the other end of the socket.
+    pub fn daemon_pid(&self) -> Option<u32> {
+        self.daemon_pid
     }
 
     /// All live tasks.

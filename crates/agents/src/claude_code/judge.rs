@@ -131,7 +131,6 @@ pub(super) fn conclude(facts: &mut Facts, exit: Option<Exit>, stopped: bool) -> 
         denials,
         version: facts.version.take(),
         unknown_lines: facts.unknown_lines,
-        closing_line: None,
     }
 }
 

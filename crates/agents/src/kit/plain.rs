@@ -38,20 +38,16 @@ impl Reader for PlainReader {
         None
     }
 
-    fn conclude(&mut self, exit: Option<Exit>, stopped: bool) -> Conclusion {
+    fn conclude(&mut self, exit: Option<Exit>, _stopped: bool) -> Conclusion {
         if exit.is_some_and(Exit::is_success) {
             return Conclusion {
                 proof: Some(Proof::ExitStatus),
                 ..Conclusion::new(Status::Completed)
             };
         }
-        let failure = exit_failure(self.name, exit);
-        // A run that we ended says nothing about the status it ended with.
-        let closing_line = exit.filter(|_| !stopped).map(|_| failure.message.clone());
         Conclusion {
             proof: exit.map(|_| Proof::ExitStatus),
-            closing_line,
-            ..Conclusion::failed(failure)
+            ..Conclusion::failed(exit_failure(self.name, exit))
         }
     }
 }

@@ -98,8 +98,6 @@ pub struct Conclusion {
     pub version: Option<String>,
     /// Lines it could make nothing of: a sign that the agent's format has changed.
     pub unknown_lines: u64,
-    /// A line the host shows last.
-    pub closing_line: Option<String>,
 }
 
 impl Conclusion {
@@ -117,7 +115,6 @@ impl Conclusion {
             denials: Vec::new(),
             version: None,
             unknown_lines: 0,
-            closing_line: None,
         }
     }
 

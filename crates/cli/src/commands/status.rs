@@ -15,6 +15,8 @@ use crate::{daemon_client, offline, output};
 #[derive(Serialize)]
 struct Status<'a> {
     daemon: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    daemon_pid: Option<u32>,
     socket: &'a str,
     running: Vec<&'a str>,
     queued: Vec<&'a str>,
@@ -32,9 +34,9 @@ struct Attention<'a> {
 
 pub(crate) fn perform(context: &Context, json: JsonFlag) -> Result<ExitCode, Failure> {
     block_on(async {
-        let (daemon, tasks) = match daemon_client::live_tasks(context).await? {
-            Some(tasks) => ("running", tasks),
-            None => ("stopped", offline::live_tasks(context)?),
+        let (daemon, daemon_pid, tasks) = match daemon_client::live_tasks(context).await? {
+            Some((pid, tasks)) => ("running", pid, tasks),
+            None => ("stopped", None, offline::live_tasks(context)?),
         };
         let socket = context.paths.socket();
         let with = |status| {
@@ -46,6 +48,7 @@ pub(crate) fn perform(context: &Context, json: JsonFlag) -> Result<ExitCode, Fai
         };
         let status = Status {
             daemon,
+            daemon_pid,
             socket: socket.as_str(),
             running: with(TaskStatus::Running),
             queued: with(TaskStatus::Queued),
@@ -85,7 +88,8 @@ fn show(status: &Status<'_>, json: JsonFlag) -> Result<(), Failure> {
     if json.json {
         return output::json_pretty(status);
     }
-    output::line(&format!("daemon     {} ({})", status.daemon, status.socket))?;
+    let pid = status.daemon_pid.map_or_else(String::new, |pid| format!(", pid {pid}"));
+    output::line(&format!("daemon     {}{pid} ({})", status.daemon, status.socket))?;
     for (name, tasks) in [("running", &status.running), ("queued", &status.queued)] {
         let list: Vec<_> = tasks.iter().map(|task| output::safe(task)).collect();
         output::line(&format!(

@@ -69,7 +69,7 @@ fn changed(
 /// The live tasks: from the daemon, or from its journal when none runs.
 async fn live_tasks(context: &Context) -> Result<Vec<Task>, Failure> {
     match daemon_client::live_tasks(context).await? {
-        Some(tasks) => Ok(tasks),
+        Some((_, tasks)) => Ok(tasks),
         None => offline::live_tasks(context),
     }
 }

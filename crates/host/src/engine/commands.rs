@@ -24,8 +24,8 @@ pub(crate) const QUEUE_FULL: &str = "task scheduler command queue is full";
 /// Success of a command, still in the engine's words.
 #[derive(Debug)]
 pub(crate) enum CommandReply {
-    /// `list`.
-    List(Vec<Published>),
+    /// `list`; shared by all that were asked at the same moment.
+    List(Arc<[Published]>),
     /// `submit`, `cancel`, `retry`: the wire's word for what happened, and the task.
     Task { state: framed::TaskState, task: Box<task::Task>, tail: Option<SharedTail> },
     /// `set_limit`.

@@ -444,9 +444,13 @@ impl Engine {
     /// Publishes a durable batch, then answers and performs what it holds, in the order of its steps.
     fn perform(&mut self, mut batch: Pending) {
         batch.publish(&self.feed);
+        let mut tasks = None;
         for effect in batch.into_effects() {
             match effect {
-                batch::Later::List(reply) => reply.send(Ok(CommandReply::List(self.feed.view().0))),
+                batch::Later::List(reply) => {
+                    let tasks = tasks.get_or_insert_with(|| self.feed.view().0.into());
+                    reply.send(Ok(CommandReply::List(Arc::clone(tasks))));
+                }
                 batch::Later::Effect(Effect::Start { run }) => self.start(run),
                 batch::Later::Effect(Effect::Stop { run, reason }) => self.runs.stop(&run, reason),
                 batch::Later::Effect(Effect::DropInput { task }) => drop(self.inputs.remove(&task)),
@@ -502,7 +506,7 @@ impl Engine {
         }
         for effect in batch.into_effects() {
             if let batch::Later::List(reply) = effect {
-                reply.send(Ok(CommandReply::List(self.feed.view().0)));
+                reply.send(Ok(CommandReply::List(self.feed.view().0.into())));
             }
         }
     }
