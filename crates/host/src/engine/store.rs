@@ -109,7 +109,7 @@ const INLINE_BYTES_MAX: usize = 32 * 1024;
 
 /// What a fast append takes at most, and how many in a row must have been fast before one is made on the
 /// engine's thread. A disk that stalls holds the engine up once, and is then left to the thread.
-const FAST_APPEND_MAX: Duration = Duration::from_millis(2);
+const FAST_APPEND_MAX: Duration = Duration::from_millis(1);
 const FAST_APPENDS_MIN: u32 = 16;
 
 /// Tasks that may wait for the archive before the thread has to take the next append, and them.
