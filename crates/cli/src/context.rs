@@ -1,5 +1,7 @@
 //! What every command needs first: the environment and the places that follow from it.
 
+use std::time::Duration;
+
 use ostler_host::paths::{Environment, Paths};
 
 use crate::error::{Code, Failure};
@@ -31,10 +33,17 @@ impl Context {
     }
 }
 
+/// How long a thread that asked the disk for something is kept for the next question; then an idle daemon has
+/// none.
+const THREADS_KEPT: Duration = Duration::from_secs(1);
+
 /// Runs a future to its end on one thread; the daemon and its clients need no more.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(THREADS_KEPT)
+        .build()
+        .map_err(|error| {
             Failure::new(Code::Failed, "the runtime could not be started").because(error)
         })?;
     let result = runtime.block_on(work);
