@@ -20,4 +20,5 @@ mod help;
 mod rig;
 mod run;
 mod storage;
+mod tasks;
 mod tree;
