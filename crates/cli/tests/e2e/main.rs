@@ -17,6 +17,7 @@ mod agent_cli;
 mod claude;
 mod crash;
 mod help;
+mod permissions;
 mod rig;
 mod run;
 mod storage;
