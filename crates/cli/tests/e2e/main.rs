@@ -24,3 +24,4 @@ mod run;
 mod storage;
 mod tasks;
 mod tree;
+mod waiting_shim;
