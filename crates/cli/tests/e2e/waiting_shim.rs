@@ -36,7 +36,7 @@ fn shims(rig: &Rig) -> Vec<Process> {
 }
 
 /// The one that waits, as soon as it has settled down: in a session of its own.
-fn the_waiting(rig: &Rig) -> Process {
+pub(crate) fn the_waiting(rig: &Rig) -> Process {
     wait_for("one shim waits", PATIENCE, || match waiting(rig).as_slice() {
         [shim] if shim.session == shim.pid => Some(shim.clone()),
         _ => None,
