@@ -16,6 +16,7 @@
 mod agent_cli;
 mod claude;
 mod crash;
+mod endpoint;
 mod help;
 mod kill_failed;
 mod options;
@@ -25,4 +26,5 @@ mod run;
 mod storage;
 mod tasks;
 mod tree;
+mod user;
 mod waiting_shim;
