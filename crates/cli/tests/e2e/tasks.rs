@@ -67,6 +67,8 @@ fn list_all_shows_live_and_archived_tasks_with_and_without_a_daemon() {
     let stopped = listed(&rig, &["--all"]);
     assert_eq!(ids(&stopped), all);
     assert_eq!(stopped[..4], everything[..4], "what was settled is the same");
+    // R-78, in the archive's own record, too.
+    assert_eq!(stopped[1]["logTail"], json!(["command exited with status 3"]));
     assert_eq!(ids(&listed(&rig, &[])), all[2..]);
     let interrupted: Vec<_> = rows("interrupted");
     assert_eq!(table(&rig), interrupted);
