@@ -18,9 +18,10 @@ pub(crate) fn live_tasks(context: &Context) -> Result<Vec<Task>, Failure> {
     Ok(tasks)
 }
 
-/// The archived tasks, oldest first.
+/// The tasks that left the live set, oldest first. To be read after the live ones: a task that goes from one to
+/// the other meanwhile is then in both, and not in neither.
 pub(crate) fn archived_tasks(context: &Context) -> Result<Vec<Task>, Failure> {
-    history::archived_tasks(&context.paths.archive_dir())
+    history::archived_tasks(&context.paths.journal_dir(), &context.paths.archive_dir())
         .map_err(|error| unreadable("archive", error))
 }
 

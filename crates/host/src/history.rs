@@ -1,11 +1,12 @@
 //! Tasks read from the files of a daemon, whether it runs or not. Nothing is locked or changed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use camino::Utf8Path;
 use ostler_journal::{Options, Visit};
 use ostler_proto::framed::Task;
 
+use crate::engine::feed::Published;
 use crate::engine::record::{self, Event};
 use crate::wire::convert;
 
@@ -24,48 +25,17 @@ pub enum HistoryError {
 
 /// The tasks that a journal holds, in the order of their submission.
 pub fn live_tasks(journal_dir: &Utf8Path) -> Result<Vec<Task>, HistoryError> {
-    let mut tasks: HashMap<String, (u64, Task)> = HashMap::new();
-    let mut covered = 0;
-    read(journal_dir, &mut |visit| {
-        match visit {
-            Visit::Snapshot { sequence, payload } => {
-                let snapshot =
-                    record::decode_snapshot(payload).map_err(|error| error.to_string())?;
-                covered = sequence;
-                tasks = snapshot
-                    .tasks
-                    .iter()
-                    .map(|published| {
-                        (
-                            published.task.spec.id.to_string(),
-                            (published.task.order, convert::published(published)),
-                        )
-                    })
-                    .collect();
-            }
-            Visit::Entry(entry) if entry.sequence > covered => {
-                if let Event::Task { published, gone } =
-                    Event::decode(entry.payload).map_err(|error| error.to_string())?
-                {
-                    for id in gone {
-                        tasks.remove(id.as_str());
-                    }
-                    tasks.insert(
-                        published.task.spec.id.to_string(),
-                        (published.task.order, convert::published(&published)),
-                    );
-                }
-            }
-            Visit::Entry(_) => {}
-        }
-        Ok(())
-    })?;
-    let by_order: BTreeMap<u64, Task> = tasks.into_values().collect();
+    let by_order: BTreeMap<u64, Task> = Held::read(journal_dir)?.live.into_values().collect();
     Ok(by_order.into_values().collect())
 }
 
-/// The tasks that an archive holds, oldest first.
-pub fn archived_tasks(archive_dir: &Utf8Path) -> Result<Vec<Task>, HistoryError> {
+/// The tasks that left the live set, oldest first: what the archive holds, and what is still on its way there.
+/// The journal is read first: it forgets a task only when the archive has it on disk.
+pub fn archived_tasks(
+    journal_dir: &Utf8Path,
+    archive_dir: &Utf8Path,
+) -> Result<Vec<Task>, HistoryError> {
+    let left = Held::read(journal_dir)?.left;
     let mut tasks = Vec::new();
     read(archive_dir, &mut |visit| {
         if let Visit::Entry(entry) = visit
@@ -76,7 +46,52 @@ pub fn archived_tasks(archive_dir: &Utf8Path) -> Result<Vec<Task>, HistoryError>
         }
         Ok(())
     })?;
+    let there: HashSet<String> = tasks.iter().map(|task| task.task_id.clone()).collect();
+    tasks.extend(left.into_iter().filter(|task| !there.contains(&task.task_id)));
     Ok(tasks)
+}
+
+/// What a journal says of tasks.
+#[derive(Default)]
+struct Held {
+    /// By id, with the order of submission.
+    live: HashMap<String, (u64, Task)>,
+    /// Those that left the live set since the newest snapshot, in that order.
+    left: Vec<Task>,
+}
+
+impl Held {
+    fn read(journal_dir: &Utf8Path) -> Result<Self, HistoryError> {
+        let (mut held, mut covered) = (Self::default(), 0);
+        read(journal_dir, &mut |visit| {
+            match visit {
+                Visit::Snapshot { sequence, payload } => {
+                    let snapshot =
+                        record::decode_snapshot(payload).map_err(|error| error.to_string())?;
+                    covered = sequence;
+                    held = Self::default();
+                    snapshot.tasks.iter().for_each(|published| held.insert(published));
+                }
+                Visit::Entry(entry) if entry.sequence > covered => {
+                    if let Event::Task { published, gone } =
+                        Event::decode(entry.payload).map_err(|error| error.to_string())?
+                    {
+                        let gone = gone.iter().filter_map(|id| held.live.remove(id.as_str()));
+                        held.left.extend(gone.map(|(_, task)| task));
+                        held.insert(&published);
+                    }
+                }
+                Visit::Entry(_) => {}
+            }
+            Ok(())
+        })?;
+        Ok(held)
+    }
+
+    fn insert(&mut self, published: &Published) {
+        let task = (published.task.order, convert::published(published));
+        self.live.insert(published.task.spec.id.to_string(), task);
+    }
 }
 
 fn read(

@@ -108,9 +108,12 @@ impl OpenError {
             Self::Corrupt { .. } | Self::Rejected { .. } => {
                 "Copy the journal directory, then restore a backup or move the directory away to begin anew; what can be read can be exported first."
             }
-            Self::Io { .. } | Self::Repair { .. } => {
-                "Check the disk and the permissions, then start again."
-            }
+            Self::Io { source, .. } | Self::Repair { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    "The file system is full: free some space, then start again."
+                }
+                _ => "Check the disk and the permissions, then start again.",
+            },
         }
     }
 }

@@ -212,38 +212,53 @@ pub fn random_hex() -> String {
     uuid.chars().filter(char::is_ascii_hexdigit).collect()
 }
 
-/// The `fake-agent` of this build. Tests of other packages do not build it by themselves, so it is built
-/// here when it is missing or older than its source.
+/// The `fake-agent` of this build.
 pub fn fake_agent() -> PathBuf {
+    built("ostler-testkit", "fake-agent", "src/bin/fake-agent")
+}
+
+/// The `supervise-fixture` of this build: a shim (`__shim`) to which some processes are immortal.
+pub fn supervise_fixture() -> PathBuf {
+    built("ostler-supervise", "supervise-fixture", "../supervise/src")
+}
+
+/// A program of this build. Tests of other packages do not build it by themselves, so it is built here when it is
+/// missing or older than its source, a folder.
+fn built(package: &str, name: &str, source: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let folder = test.ancestors().nth(2).expect("target/<profile>/deps/<test>");
-    let path = folder.join("fake-agent");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/fake-agent");
+    let path = folder.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let built = modified(&path);
-    let files = fs::read_dir(&source).into_iter().flatten().flatten();
-    let newest = files.filter_map(|file| modified(&file.path())).max();
-    if built.is_none() || newest > built {
-        build_fake_agent(folder);
+    if built.is_none() || newest_below(&source) > built {
+        build(package, name, folder);
     }
     assert!(path.is_file(), "{} was not built", path.display());
     path
+}
+
+fn newest_below(folder: &Path) -> Option<std::time::SystemTime> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries
+        .filter_map(|path| if path.is_dir() { newest_below(&path) } else { modified(&path) })
+        .max()
 }
 
 fn modified(path: &Path) -> Option<std::time::SystemTime> {
     fs::metadata(path).ok()?.modified().ok()
 }
 
-fn build_fake_agent(folder: &Path) {
+fn build(package: &str, name: &str, folder: &Path) {
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => "dev",
         Some(name) => name,
     };
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--package", "ostler-testkit", "--bin", "fake-agent"])
+        .args(["build", "--quiet", "--package", package, "--bin", name])
         .args(["--profile", profile, "--target-dir"])
         .arg(folder.parent().expect("the target folder"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status()
         .expect("cargo");
-    assert!(status.success(), "fake-agent does not build");
+    assert!(status.success(), "{name} does not build");
 }

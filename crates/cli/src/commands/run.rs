@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ostler_core::id::{RunId, TaskId};
+use ostler_core::task::Refusal;
 use ostler_host::client::{Client, ClientError, Update, Updates};
 use ostler_host::config::Config;
 use ostler_host::paths::AGENT_CLI_ENV;
@@ -238,12 +239,13 @@ async fn run(context: &Context, args: &RunArgs, submit: Submit) -> Result<ExitCo
 }
 
 fn refused(args: &RunArgs, text: String) -> Failure {
+    let is_taken = text == Refusal::AlreadyExists.to_string();
     let failure = Failure::new(Code::Refused, text);
     match &args.id {
-        Some(id) => {
+        Some(id) if is_taken => {
             failure.hint(format!("look at it with `ostler task show {id}`, or choose another --id"))
         }
-        None => failure,
+        _ => failure,
     }
 }
 

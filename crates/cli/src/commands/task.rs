@@ -1,5 +1,6 @@
 //! `ostler task`: look at tasks, cancel them, run them again.
 
+use std::collections::HashSet;
 use std::process::ExitCode;
 
 use ostler_core::id::{RunId, TaskId};
@@ -75,10 +76,11 @@ async fn live_tasks(context: &Context) -> Result<Vec<Task>, Failure> {
 }
 
 async fn list(context: &Context, all: bool, json: JsonFlag) -> Result<ExitCode, Failure> {
-    let mut tasks = if all { offline::archived_tasks(context)? } else { Vec::new() };
     let live = live_tasks(context).await?;
-    tasks.retain(|archived| !live.iter().any(|task| task.task_id == archived.task_id));
-    tasks.extend(live);
+    let mut tasks = if all { offline::archived_tasks(context)? } else { Vec::new() };
+    // Who left the live set after it was read.
+    let left: HashSet<String> = tasks.iter().map(|task| task.task_id.clone()).collect();
+    tasks.extend(live.into_iter().filter(|task| !left.contains(&task.task_id)));
     if json.json {
         output::json_pretty(&tasks)?;
     } else if tasks.is_empty() {

@@ -34,10 +34,15 @@ impl Claude {
         Some(Self { rig, endpoint })
     }
 
-    /// `ostler run --json -a claude --id ID ARGS PROMPT`.
+    /// `ostler run --json -a claude --permissions full --id ID ARGS PROMPT`.
     fn run(&self, id: &str, args: &[&str]) -> Command {
+        self.run_as_permitted(id, &[&["--permissions", "full"], args].concat())
+    }
+
+    /// `ostler run --json -a claude --id ID ARGS PROMPT`.
+    fn run_as_permitted(&self, id: &str, args: &[&str]) -> Command {
         let mut command = self.rig.ostler(["run", "--json", "-a", "claude", "--id", id]);
-        command.args(["--permissions", "full"]).args(args);
+        command.args(args);
         command.arg(format!("Please do what the script says, {SECRET}."));
         command.envs(claude_env(&self.endpoint, &self.rig.scratch.home()));
         command
@@ -114,6 +119,23 @@ fn claude_calls_a_tool_and_succeeds_and_is_resumed_by_its_session() {
         claude.result("third", &["--resume", "00000000-0000-4000-8000-000000000000"]);
     assert_eq!((code, &result["status"]), (1, &json!("failed")), "{result}");
     assert!(result["failure"]["message"].as_str().unwrap().contains("No conversation"), "{result}");
+}
+
+/// without `--permissions` nobody is asked and nothing happens that a person would have been asked for;
+/// the agent goes on to its own end.
+#[test]
+fn r_71_what_would_need_a_person_is_denied_and_the_run_goes_on() {
+    let asks = json!({"turns": [{"text": "I will ask the network.", "shell": "touch reached; curl -s http://127.0.0.1:9"},
+                                {"text": "It was not allowed."}], "side": {"text": "title"}});
+    let Some(claude) = Claude::new("denied", asks) else { return };
+    let done = finish(&mut claude.run_as_permitted("t", &[]));
+    claude.assert_tidy();
+    let result = done.json_lines().pop().unwrap();
+    assert_eq!((done.code, &result["status"]), (Some(0), &json!("completed")), "{result}");
+    assert_eq!(result["receipt"]["denials"], json!(["Bash"]), "{result}");
+    assert_eq!(result["receipt"]["verdict"], "succeeded_with_warnings");
+    assert_eq!(result["text"], "It was not allowed.");
+    assert!(!claude.in_work("reached").exists());
 }
 
 #[test]

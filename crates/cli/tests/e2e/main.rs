@@ -16,8 +16,15 @@
 mod agent_cli;
 mod claude;
 mod crash;
+mod endpoint;
 mod help;
+mod kill_failed;
+mod options;
+mod permissions;
 mod rig;
 mod run;
 mod storage;
+mod tasks;
 mod tree;
+mod user;
+mod waiting_shim;

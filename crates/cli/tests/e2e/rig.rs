@@ -338,6 +338,15 @@ impl Wire {
         waited.unwrap_or_else(|_| panic!("waited in vain for {id}: {last:?}"))
     }
 
+    /// The next snapshot or event.
+    #[track_caller]
+    pub(crate) fn next_update(&mut self) -> Update {
+        let updates = self.updates.as_mut().expect("updates");
+        let waited =
+            self.runtime.block_on(async { tokio::time::timeout(PATIENCE, updates.next()).await });
+        waited.expect("an update in time").expect("a daemon that serves").expect("an update")
+    }
+
     /// Runs a future of this connection.
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)

@@ -133,6 +133,7 @@ fn r_58_r_67_an_id_that_exists_is_refused() {
     let done = finish(&mut rig.ostler(append));
     assert_eq!(done.code, Some(4), "{done:?}");
     assert!(done.stderr.contains("task id already exists"), "{done:?}");
+    assert!(done.stderr.contains("hint: look at it with `ostler task show once`"), "{done:?}");
     assert_eq!(fs::read_to_string(rig.scratch.work().join("runs")).unwrap(), "run\n");
 }
 

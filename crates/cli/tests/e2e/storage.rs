@@ -13,7 +13,7 @@ use ostler_host::client::{Client, ClientError, ConnectOptions, Update};
 use ostler_proto::framed::{Submit, TaskStatus};
 use serde_json::Value;
 
-use crate::rig::{Rig, Wire, finish, is};
+use crate::rig::{PATIENCE, Rig, Wire, finish, is};
 
 /// A small file system of its own on `dir`; unmounted when dropped.
 struct Mount(PathBuf);
@@ -38,8 +38,9 @@ impl Mount {
 }
 
 impl Mount {
-    fn resize(&self, size: &str) {
-        let options = format!("remount,size={size}");
+    /// Gives it another `size=…` or `nr_inodes=…`.
+    fn remount(&self, bound: &str) {
+        let options = format!("remount,{bound}");
         let status = Command::new("mount").args(["-o", &options]).arg(&self.0).status();
         assert!(status.unwrap().success());
     }
@@ -112,7 +113,7 @@ fn a_full_disk_refuses_new_work_and_keeps_what_runs() {
 
     // Room for more segments than the one there was from the beginning.
     fs::remove_file(&filler).unwrap();
-    mount.resize("60m");
+    mount.remount("size=60m");
     submit(&wire, "after", work.to_str().unwrap(), &["true"]).expect("room again");
     rig.stop_daemon();
     let verified = finish(&mut rig.ostler(["journal", "verify"]));
@@ -123,6 +124,97 @@ fn a_full_disk_refuses_new_work_and_keeps_what_runs() {
     let ends = ["TaskCompleted", "TaskFailed", "TaskInterrupted"];
     assert!(tasks.iter().all(|task| ends.contains(&task["status"].as_str().unwrap())));
     drop(mount);
+}
+
+/// A disk without room for a journal: the daemon serves all the same, says so of new work, and takes it as soon
+/// as there is room, without a restart.
+#[test]
+fn a_daemon_that_starts_on_a_full_disk_refuses_work_until_there_is_space() {
+    let mut rig = Rig::new();
+    let dir = rig.scratch.runtime_dir();
+    let Some(_mount) = Mount::new("full_start", &dir, "size=10m,mode=0700") else { return };
+    let filler = dir.join("filler");
+    fill(&filler);
+    for _ in 0..2 {
+        rig.start_daemon();
+        let done = finish(&mut rig.ostler(["run", "--id", "none", "--", "touch", "ran"]));
+        assert_eq!(done.code, Some(4), "{done:?}");
+        assert!(done.stderr.contains("the disk is full"), "{done:?}");
+        assert!(done.stderr.contains("free space and submit again"), "{done:?}");
+        let listed = finish(&mut rig.ostler(["task", "list", "--all", "--json"]));
+        assert_eq!(listed.stdout, "[]\n", "{listed:?}");
+        rig.stop_daemon();
+    }
+    assert!(!rig.scratch.work().join("ran").exists() && !rig.run_dir("none").exists());
+
+    rig.start_daemon();
+    fs::remove_file(&filler).unwrap();
+    let done = finish(&mut rig.ostler(["run", "--id", "none", "--", "touch", "ran"]));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(rig.scratch.work().join("ran").exists());
+
+    // With a journal that is there, a full disk keeps nobody from recording what a crash interrupted.
+    rig.detach("stays", &["lines", "1", "--stay"]);
+    rig.printed("stays", "line 1");
+    rig.kill_daemon();
+    fill(&filler);
+    rig.start_daemon();
+    assert_eq!(rig.settled("stays").status, TaskStatus::Interrupted);
+    rig.kill_daemon();
+    let verified = finish(&mut rig.ostler(["journal", "verify"]));
+    assert_eq!(verified.code, Some(0), "{verified:?}");
+    let listed = finish(&mut rig.ostler(["task", "list", "--json"]));
+    let tasks: Vec<Value> = serde_json::from_str(&listed.stdout).unwrap();
+    let ends: Vec<_> = tasks.iter().map(|task| task["status"].as_str().unwrap()).collect();
+    assert_eq!(ends, ["TaskCompleted", "TaskInterrupted"]);
+    rig.assert_gone_within(PATIENCE);
+}
+
+/// a file system that takes no file any more, with and without a journal on it.
+#[test]
+fn r_19_a_start_without_room_for_its_files_says_what_to_do_and_changes_nothing() {
+    const FILES: &str = "size=20m,mode=0700,nr_inodes=";
+    let mut rig = Rig::new();
+    let dir = rig.scratch.runtime_dir();
+    // The folder itself, and the files that a start makes first.
+    for (files, missing) in [(1, "daemon.sock.lock"), (2, "journal"), (3, "journal.lock")] {
+        let options = format!("{FILES}{files}");
+        let Some(_mount) = Mount::new("no_files", &dir, &options) else { return };
+        for _ in 0..2 {
+            does_not_start(
+                &rig,
+                &dir,
+                &["No space left", missing, "file system is full", "free some space"],
+            );
+        }
+        assert!(contents(&dir).values().all(|(_, bytes)| bytes.is_empty()), "nothing but locks");
+    }
+
+    let Some(mount) = Mount::new("no_files", &dir, &format!("{FILES}100")) else { return };
+    rig.start_daemon();
+    rig.detach("before", &["lines", "3"]);
+    let before = rig.settled("before");
+    rig.stop_daemon();
+    let mut fillers = 0;
+    while fs::File::create(dir.join(format!("filler-{fillers}"))).is_ok() {
+        fillers += 1;
+        assert!(fillers < 100, "the mount has its bound");
+    }
+    let held = contents(&dir);
+    does_not_start(
+        &rig,
+        &dir,
+        &["No space left", "daemon.sock", "file system is full", "free some space"],
+    );
+    let done = finish(&mut rig.ostler(["run", "--", "true"]));
+    assert_eq!(done.code, Some(3), "{done:?}");
+    assert!(done.stderr.contains("No space left") && done.stderr.contains("free some space"));
+    assert_eq!(contents(&dir), held);
+
+    mount.remount("nr_inodes=200");
+    rig.start_daemon();
+    assert_eq!(rig.settled("before"), before);
+    assert_eq!(finish(&mut rig.ostler(["run", "--", "true"])).code, Some(0));
 }
 
 /// The daemon's end when it cannot start.

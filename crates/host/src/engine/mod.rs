@@ -17,7 +17,7 @@ mod runs;
 mod store;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use ostler_core::clock::Clock;
@@ -295,8 +295,13 @@ impl Engine {
 
     fn gather(&mut self, effect: Effect) {
         match effect {
-            Effect::Archived { task } => {
+            Effect::Archived { mut task } => {
                 let tail = self.feed_tail(&task);
+                if let Some(tail) = &tail {
+                    // The machine does not count the last line of a failure, which names its reason.
+                    let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+                    task.log_lines = tail.lines_total();
+                }
                 self.archive.announce(&task.spec.id);
                 self.pending.archive(task, tail);
             }

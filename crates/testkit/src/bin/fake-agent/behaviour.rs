@@ -4,6 +4,8 @@
 
 use std::fs;
 use std::io::{self, Read, Write, stdout};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,6 +87,7 @@ pub(crate) fn play(options: &Options, args: &[String]) -> io::Result<ExitCode> {
         "print-env" => print_env(&mut out)?,
         "print-args" => print_args(&mut out, args)?,
         "read-stdin" => read_stdin(&mut out)?,
+        "connect" => connect(&mut out, options.argument.as_deref().unwrap_or_default())?,
         "write-file" => {
             let name = options.argument.as_deref().unwrap_or("written.txt");
             fs::write(name, "written by the fake agent\n")?;
@@ -290,6 +293,22 @@ pub(crate) fn read_stdin(out: &mut impl Write) -> io::Result<()> {
     io::stdin().read_to_end(&mut bytes)?;
     writeln!(out, "stdin: {} bytes", bytes.len())?;
     out.write_all(&bytes)?;
+    out.flush()
+}
+
+/// What becomes of a connection: whoever is closed at once may neither send nor read to an end.
+fn connect(out: &mut impl Write, socket: &str) -> io::Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    let (mut sent, mut came) = (Vec::new(), Vec::new());
+    io::stdin().read_to_end(&mut sent)?;
+    let closed = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+    };
+    let sending = stream.write_all(&sent).and_then(|()| stream.shutdown(Shutdown::Write));
+    let ended = sending.and_then(|()| stream.read_to_end(&mut came).map(drop));
+    ended.or_else(|error| if closed(&error) { Ok(()) } else { Err(error) })?;
+    writeln!(out, "answer: {} bytes", came.len())?;
+    out.write_all(&came)?;
     out.flush()
 }
 

@@ -3,7 +3,7 @@
 //! The lines have the shape of the real program's, cut down to what a reader may rely on. The prompt comes
 //! as an argument or on stdin; its words say what happens: `fail:STATUS` (an API error: `subtype` still says
 //! success), `retry` (a retry notice before the answer), `denied` (a permission denial, and success all the
-//! same), `garbage` (lines that are no JSON, and unknown types), `sleep:SECONDS`, `write-file:NAME`,
+//! same), `give-up` (an error without a known cause: after `denied`, that it could not do without), `garbage` (lines that are no JSON, and unknown types), `sleep:SECONDS`, `write-file:NAME`,
 //! `spawn-tool`, `never-end` (no closing statement, and stays), `no-result` (no closing statement, exit 0),
 //! `result-and-stay`, `ignore-term`, `exit:N` (after the closing statement), `env`, `die`. A session to resume
 //! whose id begins with `unknown` does not exist.
@@ -166,6 +166,7 @@ impl<'a, W: Write> Stream<'a, W> {
                     return behaviour::stay();
                 }
                 "fail" => return self.fail(argument),
+                "give-up" => return self.give_up(),
                 "die" => return behaviour::die(None),
                 _ => self.obey(name, argument)?,
             }
@@ -275,6 +276,11 @@ impl<'a, W: Write> Stream<'a, W> {
         let status: u16 = status.parse().map_err(io::Error::other)?;
         self.result(json!({"subtype": "success", "is_error": true, "api_error_status": status, "result": text,
                            "terminal_reason": "api_error"}))?;
+        Ok(ExitCode::FAILURE)
+    }
+
+    fn give_up(&mut self) -> io::Result<ExitCode> {
+        self.result(json!({"subtype": "error_during_execution", "is_error": true, "errors": []}))?;
         Ok(ExitCode::FAILURE)
     }
 

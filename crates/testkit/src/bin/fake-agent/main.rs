@@ -21,6 +21,7 @@
 //! | `exit N` | exits with that status |
 //! | `print-env`, `print-args` | its environment sorted; its arguments as JSON strings, one a line |
 //! | `read-stdin` | reads stdin to its end, prints its length and then itself |
+//! | `connect SOCKET` | sends its stdin there and closes that half; prints the length of what comes back, and then that |
 //! | `write-file NAME` | writes a file into the working directory |
 //! | `result-and-stay` | the closing statement of Claude Code, then stays |
 //! | `agent-cli …` | the original's `agent-cli`, see `agent_cli` |
