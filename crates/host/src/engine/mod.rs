@@ -358,6 +358,7 @@ impl Engine {
         let alone = self.requests.len() <= 1 && self.commands.is_empty() && self.events.is_empty();
         let mut batch = self.pending.take();
         let records = batch.take_records();
+        let answers = batch.is_awaited();
         for run in batch.starts() {
             self.prepare(run);
         }
@@ -367,7 +368,7 @@ impl Engine {
             Ok(done) => {
                 self.finish(Some(done));
                 self.flush_again = true;
-                self.awake_until = Some(Instant::now() + STAY_AWAKE);
+                self.awake_until = answers.then(|| Instant::now() + STAY_AWAKE);
             }
             Err(records) => self.store.append(records),
         }
