@@ -38,8 +38,9 @@ impl Reader for PlainReader {
         None
     }
 
-    fn conclude(&mut self, exit: Option<Exit>, _stopped: bool) -> Conclusion {
-        if exit.is_some_and(Exit::is_success) {
+    fn conclude(&mut self, exit: Option<Exit>, stopped: bool) -> Conclusion {
+        // Many programs end with 0 when they are told to stop: that says nothing of their work.
+        if !stopped && exit.is_some_and(Exit::is_success) {
             return Conclusion {
                 proof: Some(Proof::ExitStatus),
                 ..Conclusion::new(Status::Completed)

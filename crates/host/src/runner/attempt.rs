@@ -188,8 +188,8 @@ impl Attempt<'_> {
     async fn start(&mut self, preparing: Preparing) -> Result<Prepared, RunEnd> {
         let prepared = tokio::select! {
             biased;
-            prepared = tokio::time::timeout(PREPARE_TIME_MAX, preparing) => prepared,
             _ = self.stop.stopped() => return Err(self.never_started(EndStatus::Stopped, None)),
+            prepared = tokio::time::timeout(PREPARE_TIME_MAX, preparing) => prepared,
         };
         let failed = |class, why: String| {
             self.never_started(EndStatus::Failed, Some(Failure::new(class, why)))

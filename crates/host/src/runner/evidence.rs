@@ -58,18 +58,24 @@ impl Facts {
                 (None, Some(failure))
             }
         };
+        let unwritten = ended.as_ref().and_then(unwritten_output);
+        let is_unwritten = unwritten.is_some();
         let exit = ended.as_ref().and_then(|ended| ended.exit);
         let stopped = ended.as_ref().is_none_or(|ended| ended.stopped);
         if let Some(ended) = ended {
-            failure = failure.or_else(|| lost_output(&ended));
+            failure = failure.or_else(|| overflow(&ended));
             receipt.killed = ended.killed;
             receipt.kept = ended.kept;
             receipt.output_bytes = ended.output_bytes;
-            receipt.truncated = ended.truncated;
+            receipt.truncated = ended.truncated || ended.write_error.is_some();
         }
         receipt.exit = exit;
         let conclusion = reader.conclude(exit, stopped && self.own_stop != Some(OwnStop::Stayed));
-        self.join(conclusion, receipt, failure, stopped)
+        // Where its proof was not in what is missing, the work was done; it must not be asked for again.
+        if conclusion.status != Status::Completed {
+            failure = failure.or(unwritten);
+        }
+        self.join(conclusion, receipt, failure, stopped, is_unwritten)
     }
 
     fn join(
@@ -78,6 +84,7 @@ impl Facts {
         mut receipt: Receipt,
         failure: Option<Failure>,
         stopped: bool,
+        unwritten: bool,
     ) -> RunEnd {
         receipt.agent_version = conclusion.version;
         receipt.proof = conclusion.proof;
@@ -117,7 +124,9 @@ impl Facts {
             ..failure
         });
         receipt.verdict = match status {
-            EndStatus::Completed if receipt.denials.is_empty() && receipt.killed.is_empty() => {
+            EndStatus::Completed
+                if receipt.denials.is_empty() && receipt.killed.is_empty() && !unwritten =>
+            {
                 Verdict::Succeeded
             }
             EndStatus::Completed => Verdict::SucceededWithWarnings,
@@ -135,13 +144,13 @@ impl Facts {
 }
 
 /// Output that passed its bound, or that the disk did not take, is never a success.
-fn lost_output(ended: &Ended) -> Option<Failure> {
-    if ended.overflow {
-        return Some(Failure::new(
-            FailureClass::TruncatedOutput,
-            "the agent wrote more than one stream may have",
-        ));
-    }
+fn overflow(ended: &Ended) -> Option<Failure> {
+    ended.overflow.then(|| {
+        Failure::new(FailureClass::TruncatedOutput, "the agent wrote more than one stream may have")
+    })
+}
+
+fn unwritten_output(ended: &Ended) -> Option<Failure> {
     let error = ended.write_error.as_ref()?;
     Some(Failure::new(
         FailureClass::Storage,
@@ -244,14 +253,41 @@ mod tests {
     }
 
     #[test]
-    fn lost_output_is_never_a_success() {
+    fn output_beyond_the_bound_is_never_a_success() {
         let overflow = Ended { overflow: true, ..ended(Exit::Code(0), false) };
         let end = judge("command", "", Supervised::Ended(overflow), None, None);
         assert_eq!(class(&end), Some(FailureClass::TruncatedOutput));
-        let unwritten =
-            Ended { write_error: Some("no space".into()), ..ended(Exit::Code(0), false) };
-        let end = judge("command", "", Supervised::Ended(unwritten), None, None);
-        assert_eq!(class(&end), Some(FailureClass::Storage));
+    }
+
+    #[test]
+    fn output_that_found_no_space_is_a_warning_where_the_proof_is_there_and_the_reason_where_not() {
+        let unwritten = |exit| Ended { write_error: Some("no space".into()), ..ended(exit, false) };
+        for (agent, stream) in [("command", ""), ("claude_code", COMPLETED)] {
+            let supervised = Supervised::Ended(unwritten(Exit::Code(0)));
+            let end = judge(agent, stream, supervised, None, None);
+            assert_eq!((end.status, class(&end)), (EndStatus::Completed, None), "{agent}");
+            assert_eq!(end.outcome.receipt.verdict, Verdict::SucceededWithWarnings);
+            assert!(end.outcome.receipt.truncated);
+        }
+        for (agent, exit) in [("command", Exit::Code(1)), ("claude_code", Exit::Code(0))] {
+            let end = judge(agent, "", Supervised::Ended(unwritten(exit)), None, None);
+            assert_eq!(class(&end), Some(FailureClass::Storage), "{agent}");
+        }
+    }
+
+    #[test]
+    fn r_61_a_program_that_ends_with_0_when_it_is_told_to_stop_was_stopped() {
+        for agent in ["command", "agent_cli"] {
+            for reason in [StopReason::Cancel, StopReason::Deadline, StopReason::Shutdown] {
+                let supervised = Supervised::Ended(ended(Exit::Code(0), true));
+                let end = judge(agent, "", supervised, None, Some(reason));
+                assert_eq!((end.status, class(&end)), (EndStatus::Stopped, None), "{agent}");
+            }
+        }
+        // It had ended before it could be told.
+        let supervised = Supervised::Ended(ended(Exit::Code(0), false));
+        let end = judge("command", "", supervised, None, Some(StopReason::Cancel));
+        assert_eq!(end.status, EndStatus::Completed);
     }
 
     #[test]
