@@ -415,3 +415,39 @@ fn r_86_a_copy_of_the_stopped_runtime_directory_is_a_backup() {
     });
     assert!(matches!(update, Update::Task { sequence: 2, .. }), "{update:?}");
 }
+
+/// Many ends with long output on a disk that stays full: each is recorded, the later ones in a shorter form,
+/// and a repeated submission still learns that it arrived.
+#[test]
+fn r_58_a_disk_that_stays_full_has_room_for_every_end() {
+    let mut rig = Rig::new();
+    let dir = rig.scratch.runtime_dir();
+    let Some(_mount) = Mount::new("stays_full", &dir, "size=10m,mode=0700") else { return };
+    rig.configure("[tasks]\nlimit = 1\n");
+    rig.start_daemon();
+    let wire = rig.wire().without_updates();
+    let work = rig.scratch.work();
+    let cwd = work.to_str().unwrap();
+    submit(&wire, "first", cwd, &["sh", "-c", "until [ -e go ]; do sleep 0.05; done"]).unwrap();
+    // The first 32 use up most of what the journal has; the others would still need twice the rest.
+    let ids: Vec<_> = (0..300).map(|n| format!("n{n}")).collect();
+    for (n, id) in ids.iter().enumerate() {
+        let (form, lines) = if n < 32 { ("%0500g", "500") } else { ("%090g", "100") };
+        submit(&wire, id, cwd, &["seq", "-f", form, lines]).unwrap();
+    }
+    fill(&dir.join("filler"));
+    let refusal = submit(&wire, "first", cwd, &["true"]).unwrap_err().to_string();
+    assert_eq!(refusal, "task id already exists");
+    fs::write(work.join("go"), "").unwrap();
+    let last = rig.settled(ids.last().unwrap());
+    assert!(is(&last, TaskStatus::Completed), "{last:?}");
+    let refusal = submit(&wire, "late", cwd, &["true"]).unwrap_err().to_string();
+    assert!(refusal.contains("the disk is full"), "{refusal}");
+    rig.kill_daemon();
+    let verified = finish(&mut rig.ostler(["journal", "verify"]));
+    assert_eq!(verified.code, Some(0), "{verified:?}");
+    let listed = finish(&mut rig.ostler(["task", "list", "--json"]));
+    let tasks: Vec<Value> = serde_json::from_str(&listed.stdout).unwrap();
+    assert_eq!(tasks.len(), ids.len() + 1);
+    assert!(tasks.iter().all(|task| task["status"] == "TaskCompleted"));
+}

@@ -25,6 +25,8 @@ pub(super) enum Later {
     Effect(Effect),
     /// A list, to be read when everything before it is shown.
     List(Reply),
+    /// A refusal whose reason is a state that is not durable yet.
+    Refusal(Reply, String),
 }
 
 /// See the module's documentation.
@@ -98,6 +100,11 @@ impl Pending {
     pub(super) fn later(&mut self, effect: Effect) {
         self.awaited |= !matches!(effect, Effect::DropInput { .. });
         self.later.push(Later::Effect(effect));
+    }
+
+    pub(super) fn refusal(&mut self, reply: Reply, text: String) {
+        self.awaited = true;
+        self.later.push(Later::Refusal(reply, text));
     }
 
     pub(super) fn list(&mut self, reply: Reply) {

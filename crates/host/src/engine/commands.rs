@@ -174,7 +174,7 @@ impl Engine {
                     Ok(task) => self.state.approval_refusal(&task).to_string(),
                     Err(error) => format!("task_id {error}"),
                 };
-                reply.send(Err(refusal));
+                self.pending.refusal(reply, refusal);
             }
         }
     }
@@ -239,8 +239,13 @@ impl Engine {
         });
     }
 
+    /// A task that has settled is answered as it is shown: with its last lines.
     fn task_reply(&self, state: framed::TaskState, task: task::Task) -> CommandReply {
-        let tail = if task.status.is_settled() { self.feed_tail(&task) } else { None };
+        let shown = self.feed.task(&task.spec.id).filter(|shown| {
+            task.status.is_settled()
+                && (shown.task.status, shown.task.attempt) == (task.status, task.attempt)
+        });
+        let (task, tail) = shown.map_or((task, None), |shown| (shown.task, shown.tail));
         CommandReply::Task { state, task: Box::new(task), tail }
     }
 
@@ -256,10 +261,19 @@ impl Engine {
     /// and for the ends of everything that is not finished.
     fn admits(&self, command: &Command) -> bool {
         match command {
-            Command::Submit(_) => self.archive_ready && self.has_room(ADMISSION_BYTES),
-            Command::Retry { .. } => self.has_room(ADMISSION_BYTES),
+            // Whoever repeats a submission learns that it arrived, also when the disk is full.
+            Command::Submit(submit) => {
+                self.archive_ready
+                    && (self.has_room(ADMISSION_BYTES) || self.is_known(&submit.task_id))
+            }
+            Command::Retry { .. } | Command::SetLimit { .. } => self.has_room(ADMISSION_BYTES),
             _ => true,
         }
+    }
+
+    fn is_known(&self, task_id: &str) -> bool {
+        TaskId::new(task_id)
+            .is_ok_and(|id| self.state.get(&id).is_some() || self.archive.contains(&id))
     }
 
     pub(super) fn has_room(&self, wanted_bytes: u64) -> bool {

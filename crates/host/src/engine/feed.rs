@@ -236,6 +236,11 @@ impl Feed {
         (state.tasks_in_order(), state.limit)
     }
 
+    /// A task as it is published.
+    pub(crate) fn task(&self, id: &TaskId) -> Option<Published> {
+        self.lock().tasks.get(id).cloned()
+    }
+
     /// The tail of a run, when it is the one that its task shows.
     pub(crate) fn tail_of(&self, run: &RunId) -> Option<SharedTail> {
         let state = self.lock();

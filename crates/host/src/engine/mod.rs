@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use ostler_core::clock::Clock;
 use ostler_core::id::{RunId, TaskId};
-use ostler_core::task::{self, Effect, Input, RunEnd, StopReason, TaskState, TaskStatus};
+use ostler_core::task::{self, Effect, Input, RunEnd, StopReason, Task, TaskState, TaskStatus};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -307,11 +307,7 @@ impl Engine {
             }
             Effect::Changed { task } => {
                 let (task, tail) = self.runs.shown(task);
-                let tail_bytes_max = if self.has_room(record::TAIL_JSON_BYTES_MAX as u64) {
-                    record::TAIL_JSON_BYTES_MAX
-                } else {
-                    SHORT_TAIL_BYTES
-                };
+                let (task, tail_bytes_max) = self.fitted(task);
                 let (spec, status) = (Arc::clone(&task.spec), task.status);
                 let before = self.pending.bytes();
                 self.pending.change(task, tail, tail_bytes_max);
@@ -319,6 +315,27 @@ impl Engine {
             }
             Effect::LimitChanged { limit } => self.pending.limit(limit),
             later => self.pending.later(later),
+        }
+    }
+
+    /// A task in the form for which the journal has room, and the room for its tail: all of it while the ends
+    /// of the others keep theirs, and on a disk that stays full the shortest.
+    fn fitted(&self, task: Task) -> (Task, usize) {
+        let words = reserve::words_bytes_max(&task);
+        let all = ADMISSION_BYTES + words + record::TAIL_JSON_BYTES_MAX as u64;
+        if !task.status.is_settled() || self.has_room(all) {
+            return (task, record::TAIL_JSON_BYTES_MAX);
+        }
+        let others = self.reserve.bytes_of_others(&task.spec.id);
+        let taken = self.in_flight_bytes + self.pending.bytes() + others;
+        let free = usize::try_from(self.standing.room.saturating_sub(taken)).unwrap_or(0);
+        let bytes = record::task_bytes(&task);
+        if bytes + SHORT_TAIL_BYTES <= free {
+            (task, SHORT_TAIL_BYTES)
+        } else if bytes <= free {
+            (task, 0)
+        } else {
+            (reserve::shortened(task), 0)
         }
     }
 
@@ -412,7 +429,11 @@ impl Engine {
                 }
             }
             Some(Done::Room(result, standing)) => self.room_answered(result, standing),
-            None => self.fail("the journal's thread is gone".to_owned()),
+            None => {
+                self.fail("the journal's thread is gone".to_owned());
+                let batch = self.in_flight.take();
+                batch.into_iter().for_each(|batch| self.drop_batch(batch));
+            }
         }
     }
 
@@ -457,6 +478,7 @@ impl Engine {
                     let tasks = tasks.get_or_insert_with(|| self.feed.view().0.into());
                     reply.send(Ok(CommandReply::List(Arc::clone(tasks))));
                 }
+                batch::Later::Refusal(reply, text) => reply.send(Err(text)),
                 batch::Later::Effect(Effect::Start { run }) => self.start(run),
                 batch::Later::Effect(Effect::Stop { run, reason }) => self.runs.stop(&run, reason),
                 batch::Later::Effect(Effect::DropInput { task }) => drop(self.inputs.remove(&task)),
@@ -505,14 +527,23 @@ impl Engine {
 
     fn drop_pending(&mut self) {
         self.linger_until = None;
+        let pending = self.pending.take();
+        self.drop_batch(pending);
+    }
+
+    /// Nothing of what was gathered happens; lists are answered all the same.
+    fn drop_batch(&mut self, batch: Pending) {
         let error = self.failed.clone().unwrap_or_default();
-        let batch = self.pending.take();
         for request in batch.requests() {
             self.refuse(request, &error);
         }
-        for effect in batch.into_effects() {
-            if let batch::Later::List(reply) = effect {
-                reply.send(Ok(CommandReply::List(self.feed.view().0.into())));
+        for later in batch.into_effects() {
+            match later {
+                batch::Later::List(reply) => {
+                    reply.send(Ok(CommandReply::List(self.feed.view().0.into())));
+                }
+                batch::Later::Refusal(reply, text) => reply.send(Err(text)),
+                batch::Later::Effect(_) => {}
             }
         }
     }

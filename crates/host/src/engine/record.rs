@@ -131,6 +131,15 @@ pub(crate) fn encode_both(
     }
 }
 
+/// What the record of a task takes without its tail, with what the journal adds to it.
+pub(crate) fn task_bytes(task: &Task) -> usize {
+    /// A record's share of its batch.
+    const BATCH_SHARE_BYTES: usize = 64;
+    let mut record = Vec::new();
+    append(&mut record, &Stored::TaskChanged(Box::new(store(task, convert::task(task), &[]))));
+    record.len() + BATCH_SHARE_BYTES
+}
+
 /// Appends the record of a changed limit.
 pub(crate) fn encode_limit(out: &mut Vec<u8>, limit: u8) {
     append(out, &Stored::<()>::SchedulerLimitChanged { limit });
