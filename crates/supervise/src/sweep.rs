@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camino::Utf8Path;
@@ -25,6 +26,8 @@ const TERM_MS: u64 = 2_000;
 const SHIM_MS: u64 = 1_000;
 /// Pause between looks.
 const ROUND_MS: u64 = 20;
+/// The least time that a look is given.
+const LOOK_MIN: Duration = Duration::from_millis(500);
 /// So many looks in a row must find nothing.
 const EMPTY_LOOKS: u32 = 2;
 /// The longest environment that is searched.
@@ -48,21 +51,38 @@ struct Found {
     is_shim: bool,
 }
 
-/// Ends every process of the run that carries `marker`, or is in the cgroup that `run_dir` names: TERM, a
-/// grace, KILL until two looks in a row find nothing, or `deadline` has passed.
-pub async fn sweep(marker: &str, run_dir: Option<&Utf8Path>, deadline: Duration) -> SweepReport {
+/// What belongs to a run.
+struct Target {
+    /// The entry that its environments have.
+    wanted: String,
+    cgroup: Option<Cgroup>,
+    /// Names of processes that may outlive it.
+    keep: Vec<String>,
+}
+
+/// Ends every process of the run that carries `marker`, or is in the cgroup that `run_dir` names, but those
+/// that `keep` lets live: TERM, a grace, KILL until two looks in a row find nothing, or `deadline` has passed.
+/// Must be called inside a tokio runtime.
+pub async fn sweep(
+    marker: &str,
+    run_dir: Option<&Utf8Path>,
+    keep: &[String],
+    deadline: Duration,
+) -> SweepReport {
     let cgroup = run_dir.and_then(|dir| {
         let path = rundir::read_shim(dir).ok()??.cgroup?;
         Cgroup::recorded(&path, marker)
     });
-    let report = end_all(marker, cgroup.as_ref(), deadline).await;
-    if let Some(cgroup) = cgroup {
+    let wanted = format!("{MARKER_ENV}={marker}");
+    let target = Arc::new(Target { wanted, cgroup, keep: keep.to_vec() });
+    let report = end_all(&target, deadline).await;
+    if let Some(cgroup) = &target.cgroup {
         cgroup.remove();
     }
     report
 }
 
-async fn end_all(marker: &str, cgroup: Option<&Cgroup>, deadline: Duration) -> SweepReport {
+async fn end_all(target: &Arc<Target>, deadline: Duration) -> SweepReport {
     let began = Instant::now();
     let mut report = SweepReport::default();
     let mut asked: BTreeSet<(i32, u64)> = BTreeSet::new();
@@ -70,7 +90,18 @@ async fn end_all(marker: &str, cgroup: Option<&Cgroup>, deadline: Duration) -> S
     let mut empty_looks = 0;
     let mut shims_alone_since: Option<Instant> = None;
     loop {
-        let found = find(marker, cgroup);
+        // A process that hangs in the kernel can hold up whoever reads its environment.
+        let looking = Arc::clone(target);
+        let look = tokio::task::spawn_blocking(move || find(&looking));
+        let left = deadline.saturating_sub(began.elapsed());
+        let Ok(Ok(found)) = tokio::time::timeout(left.max(LOOK_MIN), look).await else {
+            report.remaining = vec![Killed {
+                pid: 0,
+                argv0: "(the process table did not answer)".to_owned(),
+                after: "kill".to_owned(),
+            }];
+            return report;
+        };
         empty_looks = if found.is_empty() { empty_looks + 1 } else { 0 };
         if empty_looks >= EMPTY_LOOKS {
             return report;
@@ -103,7 +134,7 @@ async fn end_all(marker: &str, cgroup: Option<&Cgroup>, deadline: Duration) -> S
         }
         if kill && !found.iter().any(|one| one.is_shim) {
             // Without the race that a storm of forks wins against one signal after the other.
-            let _ = cgroup.map(Cgroup::kill);
+            let _ = target.cgroup.as_ref().filter(|_| target.keep.is_empty()).map(Cgroup::kill);
         }
         tokio::time::sleep(Duration::from_millis(ROUND_MS)).await;
     }
@@ -113,16 +144,16 @@ fn name(one: &Found, after: &str) -> Killed {
     Killed { pid: one.stat.pid.unsigned_abs(), argv0: argv0(one.stat.pid), after: after.to_owned() }
 }
 
-fn find(marker: &str, cgroup: Option<&Cgroup>) -> Vec<Found> {
-    let wanted = format!("{MARKER_ENV}={marker}");
+fn find(target: &Target) -> Vec<Found> {
+    let wanted = &target.wanted;
     let me = i32::try_from(std::process::id()).unwrap_or(0);
-    let carriers = procfs::pids().into_iter().filter(|pid| *pid != me && carries(*pid, &wanted));
+    let carriers = procfs::pids().into_iter().filter(|pid| *pid != me && carries(*pid, wanted));
     let mut found: Vec<Found> = carriers
         .filter_map(|pid| {
             let handle = procfs::open(pid)?;
             // Looked at again through nothing but the number; if it changed hands after the handle was
             // opened, the handle's process is dead and the signal goes nowhere.
-            let stat = Stat::read(pid).filter(|_| carries(pid, &wanted))?;
+            let stat = Stat::read(pid).filter(|_| carries(pid, wanted))?;
             Some(Found { handle, stat, is_shim: is_shim(pid) })
         })
         .collect();
@@ -140,10 +171,25 @@ fn find(marker: &str, cgroup: Option<&Cgroup>) -> Vec<Found> {
             found.push(Found { handle, stat: below, is_shim: false });
         }
     }
-    if let Some(cgroup) = cgroup {
+    if let Some(cgroup) = &target.cgroup {
         find_members(cgroup, me, &mut found);
     }
+    spare_kept(&target.keep, &mut found);
     found
+}
+
+/// Takes out whom the keep-list names, and who is below them.
+fn spare_kept(keep: &[String], found: &mut Vec<Found>) {
+    if keep.is_empty() {
+        return;
+    }
+    let named: Vec<i32> = found
+        .iter()
+        .map(|one| one.stat.pid)
+        .filter(|pid| keep.iter().any(|name| *name == argv0(*pid)))
+        .collect();
+    let below: Vec<i32> = procfs::descendants(&named).iter().map(|stat| stat.pid).collect();
+    found.retain(|one| !named.contains(&one.stat.pid) && !below.contains(&one.stat.pid));
 }
 
 /// Adds who is in the cgroup and was not found otherwise. Membership is looked at again once the handles are

@@ -49,7 +49,8 @@ async fn serve(context: &Context) -> Result<ExitCode, Failure> {
             .because(error)
     })?;
     let runner = Arc::new(ProcessRunner::new(runner_settings, Arc::new(SystemClock)));
-    let daemon = Daemon::start(settings, runner).map_err(start_failure)?;
+    let daemon = Daemon::start(settings, Arc::clone(&runner) as _).map_err(start_failure)?;
+    runner.warm_up();
     tracing::info!(socket = %context.paths.socket(), "serving");
     daemon
         .serve(async move {

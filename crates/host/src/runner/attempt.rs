@@ -286,7 +286,7 @@ impl Watch<'_> {
                     Report::Ended(ended) => return Supervised::Ended(ended),
                     Report::KillFailed { ended, .. } => return Supervised::KillFailed(ended),
                     Report::Lost => {
-                        let swept = ostler_supervise::sweep(&spec.marker, Some(&spec.run_dir), SWEEP_TIME_MAX).await;
+                        let swept = ostler_supervise::sweep(&spec.marker, Some(&spec.run_dir), &spec.keep, SWEEP_TIME_MAX).await;
                         return Supervised::ShimLost { killed: swept.killed, remaining: swept.remaining };
                     }
                 },

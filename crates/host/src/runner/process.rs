@@ -92,7 +92,6 @@ impl ProcessRunner {
             settings.runs_bytes_max,
             settings.runs_days_max,
         );
-        retention.sweep_soon();
         let spare = SpareShim::new(settings.shim_program.clone());
         let inner = Inner {
             settings,
@@ -102,11 +101,14 @@ impl ProcessRunner {
             spare,
             preparing: Mutex::default(),
         };
-        let runner = Self { inner: Arc::new(inner) };
-        if tokio::runtime::Handle::try_current().is_ok() {
-            runner.inner.refill_spare();
-        }
-        runner
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Removes old runs and lets a supervisor wait for the first run. To be called inside a runtime, once the
+    /// daemon has its endpoint and has recovered: a start that fails changes nothing.
+    pub fn warm_up(&self) {
+        self.inner.retention.sweep_soon();
+        self.inner.refill_spare();
     }
 }
 
@@ -140,7 +142,10 @@ impl TaskRunner for ProcessRunner {
         let dir = self.inner.settings.runs_dir.join(paths::run_dir_name(run));
         match rundir::read_run(&dir) {
             Ok(left) => {
-                end_what_is_left(&left.record.marker, &dir, run);
+                // Its shim ended it to the last process, but for those that are kept.
+                if !left.exit.is_some_and(|exit| exit.empty) {
+                    self.inner.end_what_is_left(&left.record.marker, &dir, run);
+                }
                 last_words(&dir, &left.record.agent)
             }
             Err(error) => {
@@ -213,6 +218,19 @@ impl Inner {
     fn get_ready(self: &Arc<Self>, order: &RunOrder) -> Preparing {
         let (inner, order) = (Arc::clone(self), order.clone());
         tokio::task::spawn_blocking(move || inner.prepare(&order))
+    }
+
+    /// The shim of a daemon that died ends its run by itself; this is for shims that died too.
+    fn end_what_is_left(&self, marker: &str, dir: &Utf8Path, run: &RunId) {
+        let (marker, dir, run) = (marker.to_owned(), dir.to_owned(), run.to_string());
+        let keep = self.settings.keep.clone();
+        tokio::spawn(async move {
+            let swept = ostler_supervise::sweep(&marker, Some(&dir), &keep, SWEEP_TIME_MAX).await;
+            if !swept.remaining.is_empty() {
+                let left = swept.remaining.len();
+                tracing::error!(%run, left, "processes of an interrupted run could not be killed");
+            }
+        });
     }
 
     fn refill_spare(self: &Arc<Self>) {
@@ -439,17 +457,6 @@ impl Inner {
         }
         None
     }
-}
-
-/// The shim of a daemon that died ends its run by itself; this is for shims that died too.
-fn end_what_is_left(marker: &str, dir: &Utf8Path, run: &RunId) {
-    let (marker, dir, run) = (marker.to_owned(), dir.to_owned(), run.to_string());
-    tokio::spawn(async move {
-        let swept = ostler_supervise::sweep(&marker, Some(&dir), SWEEP_TIME_MAX).await;
-        if !swept.remaining.is_empty() {
-            tracing::error!(%run, left = swept.remaining.len(), "processes of an interrupted run could not be killed");
-        }
-    });
 }
 
 /// The last lines of an interrupted run, read back from its directory.

@@ -141,11 +141,14 @@ fn play(mode: &str, args: &[String]) -> io::Result<ExitCode> {
                 say(&format!("{}\n", target.display()))?;
             }
         }
-        "keep" => {
+        "keep" | "keep-and-stay" => {
             let exe = std::env::current_exe()?;
             Command::new(exe).arg0("/opt/kept-server").args(["setsid-sleep", &token]).spawn()?;
             me(&["setsid-sleep", &token]).spawn()?;
             say("result\n")?;
+            if mode == "keep-and-stay" {
+                std::thread::sleep(SLEEP);
+            }
         }
         "daemon" => return daemon(args),
         _ => return Ok(ExitCode::from(64)),
