@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ostler_host::clock::SystemClock;
 use ostler_host::config::Config;
@@ -30,6 +31,7 @@ pub(crate) fn perform(context: &Context, args: &DaemonArgs) -> Result<ExitCode, 
 
 async fn serve(context: &Context) -> Result<ExitCode, Failure> {
     let mut signals = Signals::listen()?;
+    end_at_the_second_signal()?;
     let program = std::env::current_exe().map_err(|error| {
         Failure::new(Code::Failed, "the program does not know where it is").because(error)
     })?;
@@ -56,12 +58,6 @@ async fn serve(context: &Context) -> Result<ExitCode, Failure> {
         .serve(async move {
             let first = signals.next().await;
             tracing::info!(signal = first, "stopping");
-            tokio::spawn(async move {
-                let second = signals.next().await;
-                tracing::warn!(signal = second, "stopping at once");
-                // The shims notice that the daemon is gone and end their runs.
-                std::process::exit(128 + second);
-            });
         })
         .await;
     drop(state);
@@ -109,6 +105,27 @@ impl Signals {
             _ = self.hang_up.recv() => SignalKind::hangup().as_raw_value(),
         }
     }
+}
+
+/// The second signal ends the process in its handler, whatever a disk does to the one thread. The shims notice
+/// that the daemon is gone and end their runs.
+fn end_at_the_second_signal() -> Result<(), Failure> {
+    let is_second = Arc::new(AtomicBool::new(false));
+    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+    let numbers = kinds.map(|kind| kind.as_raw_value());
+    let register = || {
+        for number in numbers {
+            let flag = Arc::clone(&is_second);
+            signal_hook::flag::register_conditional_shutdown(number, 128 + number, flag)?;
+        }
+        for number in numbers {
+            signal_hook::flag::register(number, Arc::clone(&is_second))?;
+        }
+        Ok(())
+    };
+    register().map_err(|error: std::io::Error| {
+        Failure::new(Code::Failed, "signals cannot be received").because(error)
+    })
 }
 
 fn start_logging(args: &DaemonArgs) -> Result<(), Failure> {
