@@ -290,15 +290,18 @@ fn success_is_a_statement_and_never_a_guess() {
     rig.assert_nothing_runs();
 }
 
-/// A silent agent is noticed: with a bound of its own it is ended as `silent`.
+/// A silent agent is noticed: with a bound of its own that is said at half of it, and then it is ended as
+/// `silent`.
 #[test]
-fn a_silent_agent_is_ended_where_that_is_configured() {
-    let rig = Rig::configured("[agents.command]\nsilence_seconds = 1\n");
+fn b2_14_a_silent_agent_is_told_of_and_ended_where_that_is_configured() {
+    let rig = Rig::configured("[agents.command]\nsilence_seconds = 2\n");
     rig.detach("t", &["lines", "1", "--stay"]);
     let task = rig.settled("t");
     rig.assert_nothing_runs();
     assert!(is(&task, TaskStatus::Failed), "{task:?}");
     assert_eq!(task.failure.unwrap().class, FailureClass::Silent);
+    let told = "[nothing was said for 1 seconds; after 2 the run is ended]";
+    assert_eq!(task.log_tail, ["line 1", told, "command said nothing for 2 seconds"]);
 }
 
 /// What the keep-list names lives on, and the receipt says so.

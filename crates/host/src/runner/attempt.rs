@@ -124,6 +124,7 @@ impl Attempt<'_> {
             log: &self.log,
             stop: &mut self.stop,
             silence,
+            silence_told: false,
             terminal_grace: self.settings.terminal_grace,
             on_start: self.on_start,
             started_at: None,
@@ -252,6 +253,8 @@ struct Watch<'a> {
     log: &'a LogSink,
     stop: &'a mut StopSignal,
     silence: Option<Duration>,
+    /// Half of it has passed, and that was said.
+    silence_told: bool,
     terminal_grace: Duration,
     on_start: &'a (dyn Fn() + Sync),
     started_at: Option<Timestamp>,
@@ -278,6 +281,7 @@ impl Watch<'_> {
                     }
                     Report::Output { end } => {
                         heard_at = Instant::now();
+                        self.silence_told = false;
                         self.output.end = end;
                         more = true;
                     }
@@ -300,16 +304,28 @@ impl Watch<'_> {
         }
     }
 
-    /// When patience ends: after the last word, or after silence.
+    /// When patience ends: after the last word, or after silence, of which half is told.
     fn due(&self, heard_at: Instant) -> Option<Instant> {
         if self.own_stop.is_some() {
             return None;
         }
         let last_word = self.output.last_word.map(|at| at + self.terminal_grace);
-        last_word.or_else(|| self.silence.map(|silence| heard_at + silence))
+        let patience = |silence: Duration| if self.silence_told { silence } else { silence / 2 };
+        last_word.or_else(|| self.silence.map(|silence| heard_at + patience(silence)))
     }
 
     async fn overdue(&mut self, shim: &mut Shim) {
+        if let (None, Some(silence), false) =
+            (self.output.last_word, self.silence, self.silence_told)
+        {
+            self.silence_told = true;
+            self.log.line(&format!(
+                "[nothing was said for {} seconds; after {} the run is ended]",
+                (silence / 2).as_secs(),
+                silence.as_secs()
+            ));
+            return;
+        }
         self.own_stop = Some(match (self.output.last_word, self.silence) {
             (None, Some(silence)) => OwnStop::Silent(silence),
             _ => OwnStop::Stayed,
