@@ -69,8 +69,8 @@ pub(crate) async fn reconnect(context: &Context, last: Option<u64>) -> Option<(C
     None
 }
 
-/// Connects, and starts a daemon first when none runs. Never from inside a run: an agent that calls
-/// `ostler` talks to the daemon that runs it, or to none.
+/// Connects, and starts a daemon first when none runs. Never from inside a run: its environment names the
+/// places of the daemon that runs it, so an agent that calls `ostler` talks to that daemon, or to none.
 pub(crate) async fn connect_or_start(context: &Context) -> Result<(Client, Updates), Failure> {
     let socket = context.paths.socket();
     match Client::connect(&socket, ConnectOptions::default()).await {
@@ -190,10 +190,56 @@ fn spawn(context: &Context, log: &camino::Utf8Path) -> Result<std::process::Chil
         .map_err(failure)
 }
 
+/// What to do about a refusal, by the beginning of its text: the wire has no other name for it
+/// (docs/protocol.md, "Errors").
+const HINTS: &[(&str, &str)] = &[
+    ("task id already exists", "look at it with `ostler task show`, or choose another --id"),
+    ("task id is unknown", "`ostler task list --all` shows every task"),
+    ("task is not active", "it has ended; `ostler task show` says how"),
+    ("task is being cancelled", "wait for its end, with `ostler task logs -f`"),
+    ("task failed: some of its processes could not be ended", "`ostler status` shows what is left"),
+    ("active tasks cannot be retried", "wait for its end, or end it with `ostler task cancel`"),
+    ("completed tasks cannot be retried", "submit it again with `ostler run`"),
+    ("task input is unavailable after daemon restart", "submit it again with `ostler run`"),
+    ("task has no attempts left", "submit it again with `ostler run`"),
+    ("task scheduler command queue is full", "the daemon is busy; try again in a moment"),
+    (
+        "live task set is full",
+        "`ostler status` shows them; wait for some, or raise `tasks.live_max`",
+    ),
+    ("limit must be between", "write a number in that range: ostler task limit 4"),
+    ("daemon is shutting down", "when it is gone, `ostler run` starts another"),
+    ("the disk is full", "run directories take the most space; `runs.bytes_max` bounds them"),
+    ("the journal's reserve is taken", "`ostler status` shows the tasks that are not finished"),
+    ("the journal has failed", "look at the disk (`dmesg`), then restart the daemon"),
+    ("cwd must be an absolute path", "name the directory with `-C`"),
+];
+
+/// The same for refusals that begin with a name.
+const HINTS_WITHIN: &[(&str, &str)] = &[
+    (" is unknown; known agents: ", "the daemon is of another version: restart it"),
+    (" has no permissions `", "choose one of these with `--permissions`"),
+    (" cannot run with permissions `", "choose another mode with `--permissions`"),
+];
+
+fn hint_of(refusal: &str) -> Option<&'static str> {
+    let begins = HINTS.iter().find(|(text, _)| refusal.starts_with(text));
+    begins
+        .or_else(|| HINTS_WITHIN.iter().find(|(text, _)| refusal.contains(text)))
+        .map(|hint| hint.1)
+}
+
 /// A client's error with what to do about it.
 pub(crate) fn failure(error: ClientError) -> Failure {
     match error {
-        ClientError::Refused(text) => Failure::new(Code::Refused, text),
+        ClientError::Refused(text) => {
+            let hint = hint_of(&text);
+            let failure = Failure::new(Code::Refused, text);
+            match hint {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            }
+        }
         error @ ClientError::Unreachable { .. } => {
             Failure::new(Code::Unreachable, "the daemon is not reachable")
                 .because(error)
@@ -214,6 +260,36 @@ pub(crate) fn failure(error: ClientError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The texts are those of the daemon's own rules: when one changes, its hint is missed here.
+    #[test]
+    fn every_refusal_of_the_machine_says_what_to_do() {
+        use ostler_core::task::Refusal;
+        for refusal in [
+            Refusal::AlreadyExists,
+            Refusal::UnknownTask,
+            Refusal::NotActive,
+            Refusal::ActiveRetry,
+            Refusal::CompletedRetry,
+            Refusal::InputUnavailable,
+            Refusal::CommandQueueFull,
+            Refusal::LimitOutOfRange,
+            Refusal::LiveSetFull { live_tasks_max: 1_000 },
+            Refusal::ShuttingDown,
+            Refusal::KillFailed,
+            Refusal::TooManyCancels,
+            Refusal::AttemptsExhausted,
+        ] {
+            assert!(hint_of(&refusal.to_string()).is_some(), "{refusal}");
+        }
+        let permissions = ostler_agents::LaunchError::Permissions {
+            agent: "claude_code",
+            asked: "ask",
+            why: "nobody is there",
+        };
+        assert!(hint_of(&permissions.to_string()).is_some(), "{permissions}");
+        assert_eq!(hint_of("something new"), None);
+    }
 
     #[test]
     fn the_last_error_of_a_log_is_told_with_its_causes_and_its_hint() {

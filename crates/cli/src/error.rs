@@ -48,6 +48,11 @@ impl Failure {
         Self { code, heading: heading.into(), source: None, hint: None }
     }
 
+    /// The exit code that goes with it.
+    pub(crate) fn code(&self) -> Code {
+        self.code
+    }
+
     /// Adds the error that led here; its own causes are shown below it.
     pub(crate) fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
@@ -87,6 +92,12 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
         // Whoever read us has seen enough.
         return failure.code.into();
     }
+    tell(failure);
+    failure.code.into()
+}
+
+/// Prints an error where the command goes on.
+pub(crate) fn tell(failure: &Failure) {
     let mut text = format!("\x1b[1;31merror:\x1b[0m {failure}\n");
     let mut cause = failure.source();
     while let Some(error) = cause {
@@ -98,7 +109,6 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
     }
     // Nobody is left to tell when standard error is gone.
     let _ = stderr().write_all(text.as_bytes());
-    failure.code.into()
 }
 
 /// Prints what clap says: help to standard output with success, the rest as a usage error.

@@ -142,6 +142,11 @@ pub fn runner_settings(
     let text = |(key, value): (&std::ffi::OsStr, &std::ffi::OsStr)| {
         Some((key.to_str()?.to_owned(), value.to_str()?.to_owned()))
     };
+    // Said in any case: an agent that calls `ostler` may have another HOME than this daemon.
+    let places = [
+        (crate::paths::RUNTIME_DIR_ENV.to_owned(), paths.runtime_dir.to_string()),
+        (crate::paths::STATE_DIR_ENV.to_owned(), paths.state_dir.to_string()),
+    ];
     let programs = config
         .agents
         .iter()
@@ -159,7 +164,7 @@ pub fn runner_settings(
             .map(Into::into),
         default_agent: config.default_agent.clone(),
         programs: programs.collect(),
-        env: env.iter().filter_map(text).collect(),
+        env: env.iter().filter_map(text).chain(places).collect(),
         keep: config.keep.clone(),
         silence: silence.collect(),
         terminal_grace: Duration::from_secs(config.runs.statement_grace_seconds),

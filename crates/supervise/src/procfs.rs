@@ -31,6 +31,11 @@ impl Identity {
         let stat = stat.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         Ok(Self { boot_id: boot_id()?.to_owned(), pid, start_time: stat.start_time })
     }
+
+    /// Whether the machine has not been restarted since.
+    pub fn is_of_this_boot(&self) -> bool {
+        boot_id().is_ok_and(|boot| boot == self.boot_id)
+    }
 }
 
 /// What became of a signal.
@@ -67,7 +72,7 @@ pub fn signal_identity(identity: &Identity, signal: i32) -> io::Result<Signalled
 pub fn is_alive(identity: &Identity) -> bool {
     let stat = i32::try_from(identity.pid).ok().and_then(Stat::read);
     stat.is_some_and(|stat| !stat.is_zombie() && stat.start_time == identity.start_time)
-        && boot_id().is_ok_and(|boot| boot == identity.boot_id)
+        && identity.is_of_this_boot()
 }
 
 pub(crate) fn boot_id() -> io::Result<&'static str> {

@@ -246,8 +246,22 @@ pub fn read_run(dir: &Utf8Path) -> io::Result<RunView> {
     Ok(RunView { record, shim: read_shim(dir)?, exit: read_json(dir, EXIT_JSON)? })
 }
 
+impl RunView {
+    /// Whether the shim that took the run is there.
+    pub fn has_living_shim(&self) -> bool {
+        self.shim.as_ref().is_some_and(|shim| crate::is_alive(&shim.identity()))
+    }
+
+    /// Whether something of an ended run is left that could not be killed. What its shim wrote down counts
+    /// while that shim is there to write it again: after its end nobody knows, and after a restart of the
+    /// machine nothing is left.
+    pub fn is_kill_failed(&self) -> bool {
+        self.exit.as_ref().is_some_and(|exit| !exit.empty) && self.has_living_shim()
+    }
+}
+
 /// Reads `shim.json`; `None` when there is none.
-pub(crate) fn read_shim(dir: &Utf8Path) -> io::Result<Option<ShimRecord>> {
+pub fn read_shim(dir: &Utf8Path) -> io::Result<Option<ShimRecord>> {
     read_json(dir, SHIM_JSON)
 }
 
@@ -289,11 +303,13 @@ pub(crate) fn open_read(path: &Utf8Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The logical end of a run's output log as its files have it, live or dead; 0 when there is none.
+/// The logical end of a run's output log as its files have it, live or dead; 0 when there is none. Reads the
+/// newest segment, as long as it was when this began.
 pub fn output_end(dir: &Utf8Path) -> io::Result<u64> {
-    let Some(start) = segments(dir)?.last().copied() else { return Ok(0) };
-    let newest = dir.join(OUTPUT_DIR).join(format::segment_name(start));
-    Ok(start + newest.metadata()?.len())
+    match segments(dir)?.last() {
+        Some(start) => reader::segment_end(dir, *start),
+        None => Ok(0),
+    }
 }
 
 /// The logical offsets at which the segments of `dir/output` start, in order.
@@ -326,5 +342,89 @@ mod tests {
         assert_eq!(read_exit(dir).unwrap(), None);
         fs::write(dir.join(EXIT_JSON), "{").unwrap();
         assert_eq!(read_exit(dir).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// The segment that starts at `offset`, with these payloads and gaps before them.
+    fn segment(dir: &Utf8Path, start: u64, chunks: &[(u64, &[u8])]) -> Vec<u8> {
+        let (mut bytes, mut offset) = (Vec::new(), start);
+        for (gap, payload) in chunks {
+            offset += gap;
+            let len = u32::try_from(payload.len()).unwrap();
+            let header = format::Header { stream: Stream::Stdout, len, at_micros: 1, offset };
+            bytes.extend(header.encode());
+            bytes.extend(*payload);
+            offset += u64::from(len);
+        }
+        fs::create_dir_all(dir.join(OUTPUT_DIR)).unwrap();
+        fs::write(dir.join(OUTPUT_DIR).join(format::segment_name(start)), &bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn the_end_of_the_output_is_a_logical_offset() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = Utf8Path::from_path(scratch.path()).unwrap();
+        fs::create_dir(dir.join(OUTPUT_DIR)).unwrap();
+        assert_eq!(output_end(dir).unwrap(), 0);
+        // Each chunk brings a header that does not count.
+        segment(dir, 0, &[(0, &b"one\n"[..]); 5_000]);
+        assert_eq!(output_end(dir).unwrap(), 20_000);
+        // A later segment, with a hole before its last chunk.
+        let big = vec![b'x'; format::CHUNK_BYTES_MAX];
+        let bytes = segment(dir, 30_000, &[(0, b"a"), (0, &big), (99, b"bc")]);
+        let end = 30_000 + 1 + big.len() as u64 + 99 + 2;
+        assert_eq!(output_end(dir).unwrap(), end);
+        // What is not whole is not there.
+        let file = dir.join(OUTPUT_DIR).join(format::segment_name(30_000));
+        fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+        assert_eq!(output_end(dir).unwrap(), 30_000 + 1 + big.len() as u64);
+        fs::write(&file, []).unwrap();
+        assert_eq!(output_end(dir).unwrap(), 30_000);
+    }
+
+    #[test]
+    fn what_could_not_be_killed_counts_while_its_shim_is_there() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = Utf8Path::from_path(scratch.path()).unwrap();
+        let run = RunRecord {
+            version: LAYOUT_VERSION,
+            task_id: "t".to_owned(),
+            attempt: 1,
+            agent: "command".to_owned(),
+            program: "true".to_owned(),
+            argv: Vec::new(),
+            cwd: "/".to_owned(),
+            prompt_bytes: 0,
+            prompt_sha256: String::new(),
+            marker: "m".to_owned(),
+            created_at_micros: 0,
+        };
+        RunDir::at(dir.to_owned()).write_record(&run).unwrap();
+        let write = |name: &str, json: Vec<u8>| fs::write(dir.join(name), json).unwrap();
+        let exit = ExitRecord { empty: false, ..ExitRecord::default() };
+        write(EXIT_JSON, serde_json::to_vec(&exit).unwrap());
+        assert!(!read_run(dir).unwrap().is_kill_failed(), "no shim took it");
+
+        let me = Identity::of(std::process::id()).unwrap();
+        let shim = ShimRecord {
+            version: LAYOUT_VERSION,
+            protocol: 1,
+            boot_id: me.boot_id,
+            pid: me.pid,
+            start_time: me.start_time,
+            cgroup: None,
+        };
+        let failed = |shim: &ShimRecord| {
+            write(SHIM_JSON, serde_json::to_vec(shim).unwrap());
+            read_run(dir).unwrap().is_kill_failed()
+        };
+        assert!(failed(&shim));
+        let other = ShimRecord { start_time: shim.start_time + 1, ..shim.clone() };
+        assert!(!failed(&other), "its number is another's now");
+        let earlier = ShimRecord { boot_id: "before".to_owned(), ..shim.clone() };
+        assert!(!failed(&earlier), "the machine was restarted");
+        assert!(failed(&shim));
+        write(EXIT_JSON, serde_json::to_vec(&ExitRecord { empty: true, ..exit }).unwrap());
+        assert!(!read_run(dir).unwrap().is_kill_failed(), "it is gone");
     }
 }

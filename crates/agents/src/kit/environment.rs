@@ -4,7 +4,8 @@
 //! neither ours nor a mark that another agent's session leaves. The submitting shell's values
 //! count. When there are none (clients of the original send none), the daemon's do; beside a
 //! shell's, the daemon's only fill in what no program can do without, so that no secret of the
-//! daemon reaches a task that did not bring it.
+//! daemon reaches a task that did not bring it. The places of the daemon itself are the daemon's own word:
+//! an agent that calls `ostler` then reaches the daemon that runs it, or none.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,9 @@ use super::agent::Agent;
 
 /// What no program can do without.
 const IDENTITY: &[&str] = &["HOME", "LOGNAME", "PATH", "SHELL", "USER"];
+
+/// Where the daemon is and keeps its runs; always the daemon's values.
+const PLACES: &[&str] = &["HASKELL_AGENT_RUNTIME_DIR", "OSTLER_HOME"];
 
 /// Let through for every agent; a trailing `*` means every name that begins so.
 const ALLOWED: &[&str] = &[
@@ -104,7 +108,8 @@ const ALLOWED: &[&str] = &[
     "VOLTA_HOME",
 ];
 
-/// Never let through, whatever the lists say: ours, and what marks "you run inside a session".
+/// Never let through, whatever the lists say: ours but for the places, and what marks "you run inside a
+/// session".
 const FORBIDDEN: &[&str] = &[
     "OSTLER_*",
     "HASKELL_AGENT_*",
@@ -129,11 +134,12 @@ pub fn environment_for(
 ) -> Vec<(String, String)> {
     let mut submitted = submitted.into_iter().peekable();
     let from_shell = submitted.peek().is_some();
+    let is_place = |name: &str| PLACES.contains(&name);
     let mut environment: BTreeMap<String, String> = daemon
         .into_iter()
-        .filter(|(name, _)| !from_shell || IDENTITY.contains(&name.as_str()))
+        .filter(|(name, _)| !from_shell || is_place(name) || IDENTITY.contains(&name.as_str()))
         .collect();
-    environment.extend(submitted);
+    environment.extend(submitted.filter(|(name, _)| !is_place(name)));
     environment.into_iter().filter(|(name, value)| passes(agent, name, value)).collect()
 }
 
@@ -141,9 +147,9 @@ fn passes(agent: &dyn Agent, name: &str, value: &str) -> bool {
     // What no environment can hold was never a variable.
     let is_variable = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
     let lists = [IDENTITY, ALLOWED, agent.env_keys()];
-    is_variable
-        && !FORBIDDEN.iter().any(|pattern| matches(pattern, name))
-        && lists.into_iter().flatten().any(|pattern| matches(pattern, name))
+    let is_forbidden = FORBIDDEN.iter().any(|pattern| matches(pattern, name));
+    let is_listed = lists.into_iter().flatten().any(|pattern| matches(pattern, name));
+    is_variable && (PLACES.contains(&name) || is_listed && !is_forbidden)
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
@@ -192,11 +198,21 @@ mod tests {
     #[test]
     fn marks_of_a_session_and_our_own_variables_never_get_through() {
         let nested = "CLAUDECODE=1 CLAUDE_CODE_ENTRYPOINT=cli CLAUDE_CODE_SSE_PORT=1 \
-            CLAUDE_CODE_SESSION_ID=x OSTLER_RUN=m OSTLER_HOME=/o HASKELL_AGENT_CLI=/c";
+            CLAUDE_CODE_SESSION_ID=x OSTLER_RUN=m OSTLER_CONFIG=/o HASKELL_AGENT_CLI=/c";
         assert_eq!(
             names("claude", &format!("CLAUDE_CODE_USE_BEDROCK=1 {nested}"), nested),
             "CLAUDE_CODE_USE_BEDROCK=1"
         );
+    }
+
+    #[test]
+    fn an_agent_is_told_where_the_daemon_that_runs_it_is() {
+        let daemon = "HASKELL_AGENT_RUNTIME_DIR=/d/rt OSTLER_HOME=/d/o PATH=/d";
+        let places = "HASKELL_AGENT_RUNTIME_DIR=/d/rt OSTLER_HOME=/d/o";
+        assert_eq!(names("command", "", daemon), format!("{places} PATH=/d"));
+        let shell = "HASKELL_AGENT_RUNTIME_DIR=/s/rt OSTLER_HOME=/s/o PATH=/s";
+        assert_eq!(names("command", shell, daemon), format!("{places} PATH=/s"));
+        assert_eq!(names("command", shell, "PATH=/d"), "PATH=/s", "never another's");
     }
 
     #[test]

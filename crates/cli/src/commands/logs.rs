@@ -10,12 +10,16 @@ use camino::{Utf8Path, Utf8PathBuf};
 use ostler_agents::{AgentEvent, Reader, Stream};
 use ostler_supervise::rundir::{self, Item, OutputReader};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::error::{Code, Failure};
 use crate::output;
 
 /// Pause between two looks at a run that prints nothing.
 const POLL: Duration = Duration::from_millis(30);
+
+/// Pause between two questions whether a run goes on.
+const ASK_PAUSE: Duration = Duration::from_millis(250);
 
 /// Chunks printed before everything else gets a turn.
 const CHUNKS_PER_TURN_MAX: usize = 4;
@@ -161,24 +165,46 @@ impl Printer {
         self.flush()
     }
 
-    /// Whether the run has ended: it says so, or its supervisor is gone.
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Whether the run has ended: it says so, or its supervisor is gone. `None` when the directory alone does
+    /// not say: no supervisor took the run so far, or none ever will.
+    fn has_ended(&self) -> Option<bool> {
         let Ok(run) = rundir::read_run(&self.dir) else {
-            return true;
+            return Some(true);
         };
-        run.exit.is_some()
-            || run.shim.is_some_and(|shim| !ostler_supervise::is_alive(&shim.identity()))
+        match (&run.exit, &run.shim) {
+            (None, None) => None,
+            (None, Some(_)) => Some(!run.has_living_shim()),
+            (Some(_), _) => Some(true),
+        }
     }
 }
 
-/// Prints one run, and follows it to its end when asked to.
-pub(crate) async fn print(dir: &Utf8Path, form: Form, follow: bool) -> Result<(), Failure> {
+/// Prints one run as far as it goes.
+pub(crate) fn print(dir: &Utf8Path, form: Form) -> Result<(), Failure> {
+    Printer::open(dir, form)?.finish()
+}
+
+/// Prints one run to its end. `is_over` says whether it can still go on; it is asked now and then where the
+/// directory does not say.
+pub(crate) async fn follow(
+    dir: &Utf8Path,
+    form: Form,
+    is_over: impl AsyncFn() -> Result<bool, Failure>,
+) -> Result<(), Failure> {
     let mut printer = Printer::open(dir, form)?;
+    let mut ask_at = Instant::now();
     loop {
         // Looked at before reading, so that nothing printed in between is missed.
-        let ended = printer.has_ended();
+        let ended = match printer.has_ended() {
+            Some(ended) => ended,
+            None if Instant::now() < ask_at => false,
+            None => {
+                ask_at = Instant::now() + ASK_PAUSE;
+                is_over().await?
+            }
+        };
         let printed = printer.print_some()?;
-        if ended || !follow {
+        if ended {
             return printer.finish();
         }
         if !printed {

@@ -1,5 +1,6 @@
 //! One file a command.
 
+mod cancel;
 mod daemon;
 mod journal;
 mod logs;

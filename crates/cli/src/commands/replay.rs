@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use ostler_agents::{AgentEvent, Status, Stream};
+use ostler_host::redact;
 use ostler_supervise::rundir::{self, Item, OutputReader};
 use serde::Serialize;
 
@@ -82,10 +83,10 @@ pub(crate) fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
         statement: conclusion.statement,
         failure: conclusion.failure.map(|failure| ReplayedFailure {
             class: failure.class.as_str(),
-            message: failure.message,
+            message: redact::line(&failure.message).into_owned(),
         }),
         session_id: conclusion.session_id,
-        text: conclusion.text,
+        text: conclusion.text.map(|text| redact::text(&text).into_owned()),
         denials: conclusion.denials,
         output_bytes,
         dropped_bytes,
@@ -97,7 +98,7 @@ pub(crate) fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
 
 fn show(events: &mut Vec<AgentEvent>, json: bool) -> Result<(), Failure> {
     for line in events.drain(..).filter_map(ostler_host::runner::display_line) {
-        let line = ostler_host::redact::line(&line);
+        let line = redact::line(&line);
         if json {
             output::json_line(&serde_json::json!({"type": "output", "line": line}))?;
         } else {

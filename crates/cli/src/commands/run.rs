@@ -15,13 +15,13 @@ use ostler_proto::framed::{Permissions, Submit, Task, TaskStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
 
+use super::cancel::{self, CancelOrder};
 use super::logs::{Form, Printer};
 use crate::args::{PermissionsArg, RunArgs};
 use crate::context::{Context, block_on};
 use crate::daemon_client;
-use crate::error::{Code, Failure};
+use crate::error::{self, Code, Failure};
 use crate::output;
 
 /// The longest prompt that is read from standard input; the protocol's own bound.
@@ -32,9 +32,6 @@ const PIPE_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// After this time in the queue, the person is told.
 const WAITING_AFTER: Duration = Duration::from_secs(1);
-
-/// How long the daemon may take to take an order from its queue.
-const TAKEN_MAX: Duration = Duration::from_secs(5);
 
 /// Turns of printing that a cancelled run still gets.
 const CANCELLED_TURNS_MAX: u32 = 2;
@@ -216,8 +213,7 @@ async fn run(context: &Context, args: &RunArgs, submit: Submit) -> Result<ExitCo
     let id = submit.task_id.clone();
     let task = match client.submit(submit).await {
         Ok(result) => result.task,
-        Err(ClientError::Refused(text)) => return Err(refused(args, text)),
-        Err(error) => return Err(daemon_client::failure(error)),
+        Err(error) => return Err(refused(args, error)),
     };
     if args.detach {
         return detached(args, &task);
@@ -232,15 +228,16 @@ async fn run(context: &Context, args: &RunArgs, submit: Submit) -> Result<ExitCo
         shown: None,
         told_waiting: false,
         is_cancelling: false,
-        cancelling: None,
+        order: None,
     };
     follow.show(&task)?;
     follow.until_settled(task).await
 }
 
-fn refused(args: &RunArgs, text: String) -> Failure {
-    let is_taken = text == Refusal::AlreadyExists.to_string();
-    let failure = Failure::new(Code::Refused, text);
+fn refused(args: &RunArgs, error: ClientError) -> Failure {
+    let is_taken =
+        matches!(&error, ClientError::Refused(text) if *text == Refusal::AlreadyExists.to_string());
+    let failure = daemon_client::failure(error);
     match &args.id {
         Some(id) if is_taken => {
             failure.hint(format!("look at it with `ostler task show {id}`, or choose another --id"))
@@ -289,8 +286,7 @@ struct Follow<'a> {
     shown: Option<Task>,
     told_waiting: bool,
     is_cancelling: bool,
-    /// Ready when the daemon has taken the order to cancel.
-    cancelling: Option<oneshot::Receiver<()>>,
+    order: Option<CancelOrder>,
 }
 
 impl Follow<'_> {
@@ -304,11 +300,13 @@ impl Follow<'_> {
             tokio::select! {
                 biased;
                 _ = interrupt.recv() => {
-                    if let Some(taken) = self.cancelling.take() {
-                        return Ok(self.leave(taken).await);
+                    if let Some(order) = self.order.take() {
+                        return order.leave(&self.id).await;
                     }
+                    output::note("cancelling; press Ctrl+C again to leave it to the daemon");
                     self.cancel();
                 }
+                answer = CancelOrder::answered(&mut self.order) => self.cancel_answered(answer),
                 update = self.updates.next() => match self.or_reconnected(update).await? {
                     Some(Update::Task { task: changed, .. }) if changed.task_id == self.id => {
                         task = *changed;
@@ -322,12 +320,10 @@ impl Follow<'_> {
                     }
                     Some(_) | None => {}
                 },
-                () = tokio::time::sleep(POLL), if self.printer.is_some() => {}
+                () = tokio::time::sleep(POLL), if task.status == TaskStatus::Running => {}
                 () = tokio::time::sleep_until(waiting_at), if task.status == TaskStatus::Queued && !self.told_waiting => self.tell_waiting(),
             }
-            if let Some(printer) = &mut self.printer {
-                printer.print_some()?;
-            }
+            self.print_some(&task)?;
         }
         self.print_rest(&mut interrupt).await?;
         self.finish(&task)
@@ -346,6 +342,10 @@ impl Follow<'_> {
         match daemon_client::reconnect(self.context, self.updates.last_applied()).await {
             Some((client, updates)) => {
                 (self.client, self.updates) = (client, updates);
+                if self.is_cancelling {
+                    // The order may have been lost with the connection; to cancel twice does no harm.
+                    self.cancel();
+                }
                 Ok(None)
             }
             None => Err(Failure::new(Code::Unreachable, "the daemon is gone")
@@ -356,29 +356,18 @@ impl Follow<'_> {
 
     fn cancel(&mut self) {
         self.is_cancelling = true;
-        output::note("cancelling; press Ctrl+C again to leave it to the daemon");
-        let (client, id) = (self.client.clone(), self.id.clone());
-        let (is_taken, taken) = oneshot::channel();
-        tokio::spawn(async move {
-            // Commands are taken in order: when `list` is answered, the order before it was taken.
-            let listed = async {
-                let _ = client.list().await;
-                let _ = is_taken.send(());
-            };
-            // Its end comes as an event; a refusal means that the task has just ended by itself.
-            tokio::join!(biased; async { drop(client.cancel(&id).await) }, listed)
-        });
-        self.cancelling = Some(taken);
+        self.order = Some(CancelOrder::send(&self.client, &self.id));
     }
 
-    /// A command whose client has gone before it was taken is not executed, so that is waited for.
-    async fn leave(&self, taken: oneshot::Receiver<()>) -> ExitCode {
-        let _ = tokio::time::timeout(TAKEN_MAX, taken).await;
-        output::note(&format!(
-            "the daemon goes on cancelling; look in with `ostler task show {}`",
-            self.id
-        ));
-        Code::Cancelled.into()
+    /// The end of the task comes as an event, and a lost connection as the updates' error. What was
+    /// refused is told, unless the task has just ended by itself; the next Ctrl+C tries again.
+    fn cancel_answered(&mut self, answer: Result<(), ClientError>) {
+        let Err(error) = answer else { return };
+        if matches!(error, ClientError::Closed(_)) || cancel::is_too_late(&error) {
+            return;
+        }
+        (self.is_cancelling, self.order) = (false, None);
+        error::tell(&daemon_client::failure(error));
     }
 
     /// Shows a change of state once, however often it is told: as an answer, in a snapshot, as an event.
@@ -419,6 +408,18 @@ impl Follow<'_> {
         let form = if self.json { Form::Json } else { Form::Readable };
         self.printer = Some(Printer::open(&dir, form)?);
         Ok(())
+    }
+
+    /// Prints some of what is there. The run's directory may be made after the task is said to run: it is
+    /// looked for as long as that runs.
+    fn print_some(&mut self, task: &Task) -> Result<(), Failure> {
+        if self.printer.is_none() && task.status == TaskStatus::Running {
+            self.open_printer(task)?;
+        }
+        match &mut self.printer {
+            Some(printer) => printer.print_some().map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Prints what the run still printed. Whoever pressed Ctrl+C does not want gigabytes of it.

@@ -60,28 +60,35 @@ pub(crate) fn perform(context: &Context, json: JsonFlag) -> Result<ExitCode, Fai
     })
 }
 
-/// A run with processes that could not be killed needs a person until they are gone.
+/// A run with processes that could not be killed needs a person until they are gone, as far as anybody
+/// can tell.
 fn attention<'a>(context: &Context, task: &'a Task) -> Option<Attention<'a>> {
     if task.failure.as_ref()?.class != FailureClass::KillFailed {
         return None;
     }
-    let run = RunId { task: TaskId::new(&task.task_id).ok()?, attempt: task.attempt };
-    let exit = rundir::read_exit(&context.paths.run_dir(&run)).ok().flatten();
-    if exit.as_ref().is_some_and(|exit| exit.empty) {
-        return None;
-    }
-    let left: Vec<_> = exit
-        .map(|exit| exit.remaining)
-        .unwrap_or_default()
-        .iter()
-        .map(|left| format!("{} (pid {})", left.argv0, left.pid))
-        .collect();
-    let message = if left.is_empty() {
-        "processes of the run may be left".to_owned()
-    } else {
-        format!("still there: {}", left.join(", "))
+    let id = RunId { task: TaskId::new(&task.task_id).ok()?, attempt: task.attempt };
+    let run = rundir::read_run(&context.paths.run_dir(&id)).ok()?;
+    let message = match &run.exit {
+        Some(exit) if run.is_kill_failed() => still_there(&exit.remaining),
+        Some(_) => return None,
+        // Its shim was killed and wrote nothing down. Only a restart of the machine is sure to end all of it.
+        None if run.shim.is_some_and(|shim| shim.identity().is_of_this_boot()) => {
+            MAY_BE_LEFT.to_owned()
+        }
+        None => return None,
     };
     Some(Attention { task_id: &task.task_id, what: "kill_failed", message })
+}
+
+const MAY_BE_LEFT: &str = "processes of the run may be left";
+
+fn still_there(left: &[rundir::KilledRecord]) -> String {
+    if left.is_empty() {
+        return MAY_BE_LEFT.to_owned();
+    }
+    let names: Vec<_> =
+        left.iter().map(|left| format!("{} (pid {})", left.argv0, left.pid)).collect();
+    format!("still there: {}", names.join(", "))
 }
 
 fn show(status: &Status<'_>, json: JsonFlag) -> Result<(), Failure> {

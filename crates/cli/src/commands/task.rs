@@ -277,11 +277,22 @@ async fn print_logs(
     let dir = context.paths.run_dir(&run);
     if follow {
         wait_for_output(context, &run, &dir).await?;
-    } else if !is_there(&dir) {
+        logs::follow(&dir, form, async || is_over(context, &run).await).await?;
+    } else if is_there(&dir) {
+        logs::print(&dir, form)?;
+    } else {
         return Err(no_output(&run));
     }
-    logs::print(&dir, form, follow).await?;
     Ok(Code::Success.into())
+}
+
+/// Whether nothing more can come of a run, as its task says. A task that nobody knows any more is over.
+async fn is_over(context: &Context, run: &RunId) -> Result<bool, Failure> {
+    match find(context, run.task.as_str()).await {
+        Ok(task) => Ok(task.status.is_settled() || task.attempt != run.attempt),
+        Err(error) if error.code() == Code::Refused => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// The run that is asked for: the task's current attempt, or, of a task that nobody knows any more, the last
@@ -306,8 +317,7 @@ async fn wait_for_output(
 ) -> Result<(), Failure> {
     let mut told = false;
     while !is_there(dir) {
-        let task = find(context, run.task.as_str()).await?;
-        if task.status.is_settled() || task.attempt != run.attempt {
+        if is_over(context, run).await? {
             return Err(no_output(run));
         }
         if !std::mem::replace(&mut told, true) {

@@ -89,9 +89,10 @@ fn attention(rig: &Rig, code: i32) -> Vec<Value> {
 fn r_61_what_cannot_be_killed_fails_its_task_and_is_watched_until_it_is_gone() {
     let mut rig = rig();
     let (first, second) = (Immortal::start(&rig, "first"), Immortal::start(&rig, "second"));
-    let both = [&first, &second];
-    let cancels = both.map(|run| Running::start(&mut rig.ostler(["task", "cancel", run.id])));
-    for (run, cancel) in both.into_iter().zip(cancels) {
+    let unwatched = Immortal::start(&rig, "unwatched");
+    let (both, all) = ([&first, &second], [&first, &second, &unwatched]);
+    let cancels = all.map(|run| Running::start(&mut rig.ostler(["task", "cancel", run.id])));
+    for (run, cancel) in all.into_iter().zip(cancels) {
         let done = cancel.finish();
         assert_eq!((done.code, done.stdout.as_str()), (Some(4), ""), "{done:?}");
         assert!(done.stderr.contains("some of its processes could not be ended"), "{done:?}");
@@ -105,7 +106,13 @@ fn r_61_what_cannot_be_killed_fails_its_task_and_is_watched_until_it_is_gone() {
         assert_eq!(Process::read(run.process.pid).unwrap().parent, shim.pid);
         assert_eq!(shim.parent, rig.daemon().pid);
     }
+    assert_eq!(attention(&rig, 0), all.map(Immortal::attention));
+    // What its shim wrote down counts as long as the shim is there to write it again.
+    let shim = rig.shim(unwatched.id);
+    shim.signal(Signal::KILL);
+    wait_until("its shim is gone", PATIENCE, || !shim.is_alive());
     assert_eq!(attention(&rig, 0), both.map(Immortal::attention));
+    unwatched.process.signal(Signal::KILL);
     let said = finish(&mut rig.ostler(["status"])).stdout;
     let line =
         format!("attention  first: still there: supervise-fixture (pid {})\n", first.process.pid);

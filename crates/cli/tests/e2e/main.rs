@@ -17,6 +17,7 @@ mod agent_cli;
 mod claude;
 mod crash;
 mod endpoint;
+mod follow;
 mod help;
 mod kill_failed;
 mod options;

@@ -104,6 +104,7 @@ fn a_full_disk_refuses_new_work_and_keeps_what_runs() {
     let done = finish(&mut rig.ostler(["run", "--", "true"]));
     assert_eq!(done.code, Some(4), "{done:?}");
     assert!(done.stderr.contains("the disk is full"), "{done:?}");
+    assert!(done.stderr.contains("hint: run directories take the most space"), "{done:?}");
 
     // The running one ends and that is recorded.
     fs::write(work.join("go"), "").unwrap();

@@ -195,3 +195,37 @@ fn a_limit_set_by_hand_is_followed_up_and_down_and_remembered() {
     let before = rig.show("e")["receipt"]["ended_at"].as_str().unwrap().to_owned();
     assert!(began >= before, "f began at {began}, e ended at {before}");
 }
+
+#[test]
+fn what_the_daemon_refuses_comes_with_what_to_do_about_it() {
+    let rig = Rig::serving();
+    rig.detach("good", &["lines", "1"]);
+    rig.settled("good");
+    rig.detach("stays", &["lines", "1", "--stay"]);
+    rig.printed("stays", "line 1");
+    let asking = ["run", "-a", "command", "--permissions", "ask", "--", "true"];
+    for (args, said, hint) in [
+        (&["task", "cancel", "good"][..], "task is not active", "`ostler task show` says how"),
+        (&["task", "retry", "good"], "completed tasks cannot be retried", "with `ostler run`"),
+        (&["task", "retry", "stays"], "active tasks cannot be retried", "`ostler task cancel`"),
+        (&["run", "--id", "good", "--", "true"], "already exists", "`ostler task show good`"),
+        (&asking, "has no permissions `ask`", "with `--permissions`"),
+    ] {
+        let done = finish(&mut rig.ostler(args));
+        assert_eq!(done.code, Some(4), "{args:?}: {done:?}");
+        let told = done.stderr.split_once("hint: ").expect(&done.stderr);
+        assert!(told.0.contains(said) && told.1.contains(hint), "{args:?}: {done:?}");
+    }
+    // Whoever submits over the wire may name an agent that this daemon does not know.
+    let wire = rig.wire().without_updates();
+    let submit = Submit {
+        task_id: "odd".to_owned(),
+        agent: Some("nobody".to_owned()),
+        prompt: "hello".to_owned(),
+        cwd: "/".to_owned(),
+        ..Submit::default()
+    };
+    let error = wire.block_on(wire.client.submit(submit)).unwrap_err().to_string();
+    assert!(error.contains("` is unknown; known agents: "), "its hint hangs on this: {error}");
+    rig.cancel("stays");
+}

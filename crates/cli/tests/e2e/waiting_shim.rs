@@ -123,3 +123,18 @@ fn no_waiting_shim_outlives_its_daemon() {
         rig.start_daemon();
     }
 }
+
+/// What is not found needs no supervisor, and who took one leaves the next run another.
+#[test]
+fn a_run_that_does_not_start_leaves_a_shim_that_waits() {
+    let rig = Rig::serving();
+    let shim = the_waiting(&rig);
+    let done = finish(&mut rig.ostler(["run", "--", "no-such-program"]));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(shim.is_alive(), "nobody needed it");
+    assert_eq!(the_waiting(&rig), shim);
+    let done = finish(&mut rig.ostler(["run", "--", "/tmp"]));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    wait_until("the run's own is gone", PATIENCE, || !shim.is_alive());
+    the_waiting(&rig);
+}

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::events::EventFile;
 use super::evidence::{Facts, verdict_of_effect};
-use super::process::RunnerSettings;
+use super::process::{RunnerSettings, TakenSpare};
 use super::version::Versions;
 use super::{LogSink, RunOrder, StopSignal};
 
@@ -51,6 +51,8 @@ const SWEEP_TIME_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Prepared {
     /// The shim, which has been told what to run.
     pub(super) shim: Shim,
+    /// Whose place it left.
+    pub(super) taken: TakenSpare,
     pub(super) run_spec: RunSpec,
     pub(super) run_dir: RunDir,
     pub(super) agent: &'static dyn Agent,
@@ -69,8 +71,6 @@ pub(super) struct Attempt<'a> {
     pub(super) settings: &'a RunnerSettings,
     pub(super) clock: &'a dyn Clock,
     pub(super) versions: &'a Versions,
-    /// Called when the agent has started: what was kept ready for it can be replaced.
-    pub(super) on_start: &'a (dyn Fn() + Sync),
 }
 
 /// Why we ended a run by ourselves.
@@ -107,7 +107,7 @@ impl Attempt<'_> {
             Ok(prepared) => prepared,
             Err(end) => return end,
         };
-        let Prepared { mut shim, run_spec, run_dir, agent, program, head_before, silence } =
+        let Prepared { mut shim, taken, run_spec, run_dir, agent, program, head_before, silence } =
             prepared;
         let mut watch = Watch {
             output: Output {
@@ -126,13 +126,14 @@ impl Attempt<'_> {
             silence,
             silence_told: false,
             terminal_grace: self.settings.terminal_grace,
-            on_start: self.on_start,
+            taken: Some(taken),
             started_at: None,
             own_stop: None,
             asked: None,
         };
         let supervised = watch.supervise(&mut shim, &run_spec).await;
         watch.output.finish(supervised.output_end(), &self.log).await;
+        watch.taken = None;
         let (own_stop, asked, started_at) = (watch.own_stop.take(), watch.asked, watch.started_at);
         let (mut reader, mut events) = (watch.output.agent, watch.output.file);
         let facts = Facts { own_stop, asked, started_at, agent_id: agent.id() };
@@ -256,7 +257,8 @@ struct Watch<'a> {
     /// Half of it has passed, and that was said.
     silence_told: bool,
     terminal_grace: Duration,
-    on_start: &'a (dyn Fn() + Sync),
+    /// Held until the agent has started: its start comes first.
+    taken: Option<TakenSpare>,
     started_at: Option<Timestamp>,
     own_stop: Option<OwnStop>,
     asked: Option<StopReason>,
@@ -277,7 +279,7 @@ impl Watch<'_> {
                 report = shim.report() => match report {
                     Report::Started { at_micros, .. } => {
                         self.started_at = Some(Timestamp::from_micros(at_micros));
-                        (self.on_start)();
+                        self.taken = None;
                     }
                     Report::Output { end } => {
                         heard_at = Instant::now();

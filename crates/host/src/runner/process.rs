@@ -167,7 +167,6 @@ impl TaskRunner for ProcessRunner {
                 settings: &inner.settings,
                 clock: inner.clock.as_ref(),
                 versions: &inner.versions,
-                on_start: &|| inner.refill_spare(),
             };
             let end = attempt.run(preparing).await;
             inner.retention.after_run(end.outcome.receipt.output_bytes);
@@ -208,6 +207,18 @@ fn request<'a>(
     })
 }
 
+/// The place of a shim that a run has taken: when this is dropped, another comes to wait there. A run
+/// drops it when its agent has started, and however else it ends.
+pub(super) struct TakenSpare(Arc<Inner>);
+
+impl Drop for TakenSpare {
+    fn drop(&mut self) {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.0.refill_spare();
+        }
+    }
+}
+
 impl Inner {
     fn preparing(&self) -> MutexGuard<'_, HashMap<RunId, Preparing>> {
         self.preparing.lock().unwrap_or_else(PoisonError::into_inner)
@@ -239,15 +250,16 @@ impl Inner {
     }
 
     /// Everything up to the start of the agent: nothing of it matters when the start never comes.
-    fn prepare(&self, order: &RunOrder) -> Result<Prepared, Failure> {
-        let shim =
-            self.spare.take().map_err(|error| spawn_failure("the run's supervisor", &error))?;
-        let marker = shim.marker().to_owned();
+    fn prepare(self: &Arc<Self>, order: &RunOrder) -> Result<Prepared, Failure> {
         let spec = &order.spec;
         let (agent, program) = self.resolve(order)?;
         let launch = request(agent, spec, &order.input, program.clone())
             .map_err(|message| Failure::new(FailureClass::PermissionDenied, message))
             .and_then(|request| agent.launch(&request).map_err(|error| error.failure()))?;
+        let taken = TakenSpare(Arc::clone(self));
+        let shim =
+            self.spare.take().map_err(|error| spawn_failure("the run's supervisor", &error))?;
+        let marker = shim.marker().to_owned();
         let run_dir = self.create_run_dir(order, agent, &program, &launch, &marker)?;
         let run_spec =
             self.run_spec(order, agent, &program, launch.clone(), marker, run_dir.path());
@@ -257,7 +269,7 @@ impl Inner {
         let shim = shim
             .prepare(&run_spec)
             .map_err(|error| spawn_failure("the run's supervisor", &error))?;
-        Ok(Prepared { shim, run_spec, run_dir, agent, program, head_before, silence })
+        Ok(Prepared { shim, taken, run_spec, run_dir, agent, program, head_before, silence })
     }
 
     fn create_run_dir(
@@ -505,4 +517,33 @@ fn spawn_failure(what: &str, error: &std::io::Error) -> Failure {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run that prints many small pieces has a log of which a good part is headers.
+    #[test]
+    fn the_last_words_of_a_chatty_run_are_its_last_lines() {
+        const LINES: u64 = 100_000;
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = Utf8Path::from_path(scratch.path()).unwrap();
+        std::fs::create_dir(dir.join("output")).unwrap();
+        let (mut log, mut offset) = (Vec::new(), 0_u64);
+        for n in 1..=LINES {
+            let line = format!("line {n}\n");
+            log.extend(b"OL\x01\x01");
+            log.extend(u32::try_from(line.len()).unwrap().to_le_bytes());
+            log.extend(0_i64.to_le_bytes());
+            log.extend(offset.to_le_bytes());
+            log.extend(line.as_bytes());
+            offset += line.len() as u64;
+        }
+        std::fs::write(dir.join("output/00000000000000000000.log"), log).unwrap();
+        let lines = last_words(dir, "command");
+        let first = LINES + 1 - LAST_WORDS_LINES_MAX as u64;
+        let expected: Vec<String> = (first..=LINES).map(|n| format!("line {n}")).collect();
+        assert_eq!(lines, expected);
+    }
 }

@@ -129,23 +129,30 @@ impl Retention {
     }
 }
 
-/// When a run ended; `None` while it goes on or something of it is left. A run whose shim was killed
-/// ended, at the latest, when its directory was last written to.
+/// When a run ended, which is at the latest when its directory was last written to; `None` while it goes
+/// on or its shim watches over what is left of it.
 fn ended_at(dir: &Utf8Path) -> Option<SystemTime> {
-    let run = rundir::read_run(dir).ok()?;
-    match (run.exit, run.shim) {
-        (Some(exit), _) if !exit.empty => return None,
-        (None, Some(shim)) if ostler_supervise::is_alive(&shim.identity()) => return None,
-        (None, None) => {
-            // Just made: its shim has not come yet. One that never comes is old some day.
-            let age = dir.metadata().ok()?.modified().ok()?.elapsed().ok()?;
-            if age < DAY {
-                return None;
-            }
-        }
-        _ => {}
-    }
-    dir.metadata().ok()?.modified().ok()
+    let changed_at = dir.metadata().ok()?.modified().ok()?;
+    let is_over = match rundir::read_run(dir) {
+        Ok(run) if run.exit.as_ref().is_some_and(|exit| exit.empty) => true,
+        Ok(run) if run.exit.is_some() || run.shim.is_some() => !run.has_living_shim(),
+        // Just made: its shim has not come yet. One that never comes is old some day.
+        Ok(_) => is_abandoned(changed_at),
+        // So is one whose records nobody can read; it would count against the bound for ever.
+        Err(_) => !has_living_shim(dir) && is_abandoned(changed_at),
+    };
+    is_over.then_some(changed_at)
+}
+
+/// Whether nobody has come for so long that nobody will.
+fn is_abandoned(changed_at: SystemTime) -> bool {
+    changed_at.elapsed().is_ok_and(|age| age >= DAY)
+}
+
+/// The same as of a whole run, where only that record can be read.
+fn has_living_shim(dir: &Utf8Path) -> bool {
+    let shim = rundir::read_shim(dir).ok().flatten();
+    shim.is_some_and(|shim| ostler_supervise::is_alive(&shim.identity()))
 }
 
 /// What a directory takes on disk, one level of subdirectories deep, as run directories are.
@@ -163,7 +170,8 @@ fn bytes_below(dir: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ostler_supervise::rundir::{ExitRecord, RunDir, RunRecord};
+    use ostler_supervise::Identity;
+    use ostler_supervise::rundir::{ExitRecord, RunDir, RunRecord, ShimRecord};
 
     fn run(root: &Utf8Path, name: &str, exit: Option<bool>, bytes: usize) {
         let dir = RunDir::create(root, name).unwrap();
@@ -187,6 +195,21 @@ mod tests {
             std::fs::write(dir.path().join("exit.json"), serde_json::to_vec(&exit).unwrap())
                 .unwrap();
         }
+    }
+
+    /// Says that the shim of a run is this process, or one that is gone.
+    fn shim(root: &Utf8Path, name: &str, is_alive: bool) {
+        let me = Identity::of(std::process::id()).unwrap();
+        let record = ShimRecord {
+            version: rundir::LAYOUT_VERSION,
+            protocol: 1,
+            boot_id: me.boot_id,
+            pid: me.pid,
+            start_time: me.start_time + u64::from(!is_alive),
+            cgroup: None,
+        };
+        let json = serde_json::to_vec(&record).unwrap();
+        std::fs::write(root.join(name).join("shim.json"), json).unwrap();
     }
 
     fn age(root: &Utf8Path, name: &str, days: u64) {
@@ -216,6 +239,9 @@ mod tests {
             ("undead", Some(false), 9),
         ] {
             run(root, name, exit, 100_000);
+            if name == "undead" {
+                shim(root, name, true);
+            }
             age(root, name, days);
         }
         // Two of the five must go; the oldest is not over.
@@ -226,5 +252,30 @@ mod tests {
         let retention = Retention::new(root.to_owned(), u64::MAX, 0);
         assert_eq!(retention.sweep(SystemTime::now()), 1);
         assert_eq!(left(root), ["live", "undead"]);
+    }
+    #[test]
+    fn what_nobody_watches_or_can_read_goes_like_any_other_run() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = Utf8Path::from_path(scratch.path()).unwrap();
+        // What could not be killed, after its shim.
+        for (name, is_alive) in [("watched", true), ("unwatched", false)] {
+            run(root, name, Some(false), 1_000);
+            shim(root, name, is_alive);
+            age(root, name, 9);
+        }
+        // Records that nobody can read: cut off, of a layout to come, none at all.
+        for (name, record) in
+            [("cut", "{"), ("later", r#"{"version": 99}"#), ("none", ""), ("fresh", "{")]
+        {
+            std::fs::create_dir(root.join(name)).unwrap();
+            std::fs::write(root.join(name).join("run.json"), record).unwrap();
+            age(root, name, if name == "fresh" { 0 } else { 2 });
+        }
+        std::fs::create_dir(root.join("live")).unwrap();
+        shim(root, "live", true);
+        age(root, "live", 2);
+        let retention = Retention::new(root.to_owned(), 0, 90);
+        assert_eq!(retention.sweep(SystemTime::now()), 4);
+        assert_eq!(left(root), ["fresh", "live", "watched"]);
     }
 }

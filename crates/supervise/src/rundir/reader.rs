@@ -148,11 +148,9 @@ impl OutputReader {
 
     /// False when it was dropped meanwhile.
     fn enter(&mut self, start: u64) -> io::Result<bool> {
-        let path = self.dir.join(OUTPUT_DIR).join(segment_name(start));
-        match open_read(&path) {
-            Ok(file) => {
-                self.segment =
-                    Some(Segment { start, file, at: 0, buffer: Vec::new(), buffer_at: 0 });
+        match Segment::open(&self.dir, start) {
+            Ok(segment) => {
+                self.segment = Some(segment);
                 Ok(true)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -202,7 +200,27 @@ impl OutputReader {
     }
 }
 
+/// The logical end of the segment that starts at `start`, as long as it is now: its writer may go on.
+pub(super) fn segment_end(dir: &Utf8Path, start: u64) -> io::Result<u64> {
+    let mut segment = Segment::open(dir, start)?;
+    let bytes = segment.file.metadata()?.len();
+    let mut end = start;
+    while let Some(header) = segment.header()? {
+        segment.at += HEADER_BYTES as u64 + u64::from(header.len);
+        if segment.at > bytes {
+            break;
+        }
+        end = header.offset.saturating_add(u64::from(header.len));
+    }
+    Ok(end)
+}
+
 impl Segment {
+    fn open(dir: &Utf8Path, start: u64) -> io::Result<Self> {
+        let file = open_read(&dir.join(OUTPUT_DIR).join(segment_name(start)))?;
+        Ok(Self { start, file, at: 0, buffer: Vec::new(), buffer_at: 0 })
+    }
+
     /// The header at the current place, when one is there.
     fn header(&mut self) -> io::Result<Option<Header>> {
         let bytes = self.bytes(self.at, HEADER_BYTES as u64)?;
