@@ -15,8 +15,8 @@ use crate::tail::TailBounds;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The archive's files may grow to this, and to `SEGMENT_FILES_MAX` segments; near either the oldest tasks are
-/// forgotten. Its own bounds (tasks, days) come first where tasks are small.
+/// The archive's files may grow to this, and to `SEGMENT_FILES_MAX` segments; near either the oldest tasks
+/// are forgotten. Its own bounds (tasks, days) come first where tasks are small.
 pub(crate) const ARCHIVE_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
 
 /// Segments that hold the events kept for clients, at most: segments are made larger for it. The rest of the
