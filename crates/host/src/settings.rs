@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use ostler_core::task::TaskBounds;
-use ostler_journal::Options;
+use ostler_journal::{Options, SEGMENT_FILES_MAX};
 
 use crate::config::Config;
 use crate::engine::reserve::{COMMON_RESERVE_BYTES, RUNNING_END_RESERVE_BYTES};
@@ -13,8 +13,15 @@ use crate::paths::{Environment, Paths};
 use crate::runner::RunnerSettings;
 use crate::tail::TailBounds;
 
-/// The archive's files may grow to this; its own bounds (tasks, days) come first.
+const MIB: u64 = 1024 * 1024;
+
+/// The archive's files may grow to this, and to `SEGMENT_FILES_MAX` segments; near either the oldest tasks
+/// are forgotten. Its own bounds (tasks, days) come first where tasks are small.
 pub(crate) const ARCHIVE_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+
+/// Segments that hold the events kept for clients, at most: segments are made larger for it. The rest of the
+/// journal's files is for what no snapshot covers yet, and for smaller segments of an earlier configuration.
+const EVENT_SEGMENTS_MAX: u64 = SEGMENT_FILES_MAX as u64 / 4;
 
 /// What is kept of events for clients.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +93,11 @@ impl Settings {
     }
 
     fn with(config: &Config, runtime_dir: Utf8PathBuf) -> Self {
-        let segment_bytes = config.journal.segment_bytes.max(reserve_bytes(config.tasks.live_max));
+        let segment_bytes = config
+            .journal
+            .segment_bytes
+            .max(reserve_bytes(config.tasks.live_max))
+            .max(events_segment_bytes(config.journal.events_bytes_max));
         let journal = Options {
             segment_bytes,
             snapshot_bytes_max: config.journal.snapshot_bytes_max,
@@ -180,12 +191,38 @@ pub fn runner_settings(
 /// A segment that holds the ends of as many common tasks as may be unfinished, and some admissions: that is
 /// the reserve of a full disk.
 fn reserve_bytes(live_tasks_max: u64) -> u64 {
-    const MIB: u64 = 1024 * 1024;
     let running = u64::from(ostler_core::task::LIMIT_MAX);
     let ends = live_tasks_max * COMMON_RESERVE_BYTES + running * RUNNING_END_RESERVE_BYTES;
     (ends + 2 * MIB).next_multiple_of(MIB)
 }
 
+/// A segment so large that few enough of them hold the events.
+fn events_segment_bytes(events_bytes_max: u64) -> u64 {
+    events_bytes_max.div_ceil(EVENT_SEGMENTS_MAX).next_multiple_of(MIB)
+}
+
 fn to_usize(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_configuration_lets_the_journal_outgrow_its_number_of_files() {
+        for events_bytes_max in [MIB, 16 * MIB, 1_000 * MIB, 4_096 * MIB] {
+            for (segment_bytes, live_max) in [(8 * MIB, 1), (8 * MIB, 10_000), (64 * MIB, 1_000)] {
+                let mut config = Config::default();
+                config.journal.events_bytes_max = events_bytes_max;
+                config.journal.segment_bytes = segment_bytes;
+                config.tasks.live_max = live_max;
+                let Settings { journal, .. } = Settings::with(&config, "/rt".into());
+                let files = journal.total_bytes_max / journal.segment_bytes;
+                assert!(files <= SEGMENT_FILES_MAX as u64 / 2, "{files}");
+                assert!(journal.segment_bytes <= ostler_journal::SEGMENT_BYTES_MAX);
+                assert!(journal.segment_bytes >= segment_bytes);
+            }
+        }
+    }
 }

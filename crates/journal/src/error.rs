@@ -37,6 +37,14 @@ pub enum OpenError {
         /// How large it may be.
         bytes_max: u64,
     },
+    /// More segment files than any journal is given.
+    #[error("{dir} has more than {files_max} segment files")]
+    Crowded {
+        /// The journal's directory.
+        dir: Utf8PathBuf,
+        /// How many are read.
+        files_max: usize,
+    },
     /// A file of a format this build does not know.
     #[error("{file} has format version {found}, this build knows version {known}")]
     Version {
@@ -103,6 +111,9 @@ impl OpenError {
             }
             Self::Oversized { .. } => {
                 "Restore the journal directory from a backup, or raise the bound if it was lowered."
+            }
+            Self::Crowded { .. } => {
+                "Restore the journal directory from a backup, or move it away to begin anew; nothing in it was changed."
             }
             Self::Version { .. } => "Start the version of the program that wrote this journal.",
             Self::Corrupt { .. } | Self::Rejected { .. } => {
@@ -180,6 +191,12 @@ pub enum Full {
     Bound {
         /// `Options::total_bytes_max`.
         bytes_max: u64,
+    },
+    /// One more segment would pass the bound of files.
+    #[error("the journal has reached its bound of {files_max} segment files")]
+    Files {
+        /// [`SEGMENT_FILES_MAX`](crate::SEGMENT_FILES_MAX).
+        files_max: usize,
     },
 }
 

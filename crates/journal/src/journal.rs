@@ -13,7 +13,7 @@ use crate::format::{
     begin_batch, finish_batch, push_record,
 };
 use crate::names::{SEGMENT_TEMP, segment_name};
-use crate::options::Options;
+use crate::options::{Options, SEGMENT_FILES_MAX};
 use camino::{Utf8Path, Utf8PathBuf};
 use std::collections::VecDeque;
 use std::io;
@@ -196,6 +196,17 @@ impl<D: Disk> Journal<D> {
         self.segments.iter().copied().collect()
     }
 
+    /// How many segment files there are, the reserve among them.
+    pub fn files(&self) -> usize {
+        self.segments.len() + usize::from(self.reserve.is_some())
+    }
+
+    /// What the segment files take on disk, the reserve among them.
+    pub fn files_bytes(&self) -> u64 {
+        let reserved = self.reserve.as_ref().map_or(0, |reserve| reserve.bytes);
+        self.segments.iter().map(|segment| segment.bytes).fold(reserved, u64::saturating_add)
+    }
+
     /// The largest [`batch_cost`] of one append.
     pub fn batch_bytes_max(&self) -> u64 {
         self.options.batch_bytes_max()
@@ -335,11 +346,12 @@ impl<D: Disk> Journal<D> {
     /// depends on it, so any failure up to there only means that there is no space.
     fn allocate(&mut self) -> Result<Reserve<D::File>, AppendError> {
         let bytes = self.options.segment_bytes;
-        let reserved = self.reserve.as_ref().map_or(0, |reserve| reserve.bytes);
-        let total: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
-        if total.saturating_add(reserved).saturating_add(bytes) > self.options.total_bytes_max {
+        if self.files_bytes().saturating_add(bytes) > self.options.total_bytes_max {
             let bytes_max = self.options.total_bytes_max;
             return Err(Full::Bound { bytes_max }.into());
+        }
+        if self.files() >= SEGMENT_FILES_MAX {
+            return Err(Full::Files { files_max: SEGMENT_FILES_MAX }.into());
         }
         let number = self.next_number;
         let name = segment_name(number);

@@ -52,7 +52,7 @@ pub use format::{
     BATCH_OVERHEAD_BYTES, FORMAT_VERSION, RECORD_OVERHEAD_BYTES, SEGMENT_HEADER_BYTES, batch_cost,
 };
 pub use journal::{Entry, Journal, Place, SegmentInfo};
-pub use options::{Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
+pub use options::{Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_FILES_MAX};
 pub use read::{Report, SegmentFile, read, verify};
 pub use recover::{Opened, Visit, Visitor};
-pub use survey::SEGMENT_FILES_MAX;
+pub use survey::SEGMENT_FILES_FOUND_MAX;

@@ -7,6 +7,10 @@ pub const SEGMENT_BYTES_MIN: u64 = 4096;
 /// The largest segment. A start holds one segment in memory at a time.
 pub const SEGMENT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
+/// The most segment files a journal makes, the reserve among them. At the bound no segment is allocated
+/// until old ones go; a snapshot lets go of what is beyond half of it, whatever is to be kept for replay.
+pub const SEGMENT_FILES_MAX: usize = 512;
+
 /// The bounds of a journal. Files above them make a start fail before they are loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -22,8 +26,8 @@ pub struct Options {
     pub total_bytes_max: u64,
     /// How many records stay behind a snapshot for replay, …
     pub events_keep: u64,
-    /// … or how many bytes of them, whichever is reached first. Whole segments are dropped, so up
-    /// to a segment more stays.
+    /// … or how many bytes of them, whichever is reached first; and never more than half of
+    /// [`SEGMENT_FILES_MAX`] segments. Whole segments are dropped, so up to a segment more stays.
     pub events_bytes_keep: u64,
 }
 

@@ -11,7 +11,9 @@ use crate::journal::{Entry, Journal, SegmentInfo, SnapshotMark};
 use crate::names::{LOCK, segment_name, snapshot_name};
 use crate::options::Options;
 use crate::scan::{Cursor, OnEntry, Problem, Tail, scan};
-use crate::survey::{Files, Numbered, check_kind, check_numbers, io_error, survey};
+use crate::survey::{
+    Files, Numbered, Segment, check_kind, check_numbers, file_of, hold_last, io_error, survey,
+};
 use camino::Utf8Path;
 use std::io;
 use std::ops::Range;
@@ -94,6 +96,7 @@ impl<D: Disk> Journal<D> {
         take_lock(&mut disk, dir)?;
         let read = survey(&mut disk, dir, &options, true).and_then(|mut files| {
             let loaded = load(&mut disk, dir, &mut files, false, visit)?;
+            hold_last(&mut disk, dir, &mut files.segments, loaded.segments.len())?;
             Ok((files, loaded))
         });
         let (files, loaded) = match read {
@@ -192,14 +195,16 @@ fn count_begun<D: Disk>(
 fn is_unused<D: Disk>(
     disk: &mut D,
     dir: &Utf8Path,
-    segment: &Numbered<D::File>,
+    segment: &Segment<D::File>,
 ) -> Result<bool, OpenError> {
+    let mut opened = None;
+    let file = file_of(disk, dir, segment, &mut opened)?;
     let mut piece = vec![0; ZEROS.len()];
     let mut at = 0;
     while at < segment.bytes {
         let length = (segment.bytes - at).min(ZEROS.len() as u64);
         piece.truncate(usize::try_from(length).unwrap_or(0));
-        let read = disk.read_at(&segment.file, at, &mut piece);
+        let read = disk.read_at(file, at, &mut piece);
         read.map_err(io_error("read", dir, &segment_name(segment.number)))?;
         if !is_zero(&piece) {
             return Ok(false);
@@ -212,18 +217,20 @@ fn is_unused<D: Disk>(
 fn read_segment<D: Disk>(
     disk: &mut D,
     dir: &Utf8Path,
-    segment: &Numbered<D::File>,
+    segment: &Segment<D::File>,
     bytes: &mut Vec<u8>,
 ) -> Result<(), OpenError> {
+    let mut opened = None;
+    let file = file_of(disk, dir, segment, &mut opened)?;
     bytes.resize(usize::try_from(segment.bytes).unwrap_or(0), 0);
-    let read = disk.read_at(&segment.file, 0, bytes);
+    let read = disk.read_at(file, 0, bytes);
     read.map_err(io_error("read", dir, &segment_name(segment.number)))
 }
 
 /// One segment and how it is to be read.
 struct Reading<'a, F> {
     dir: &'a Utf8Path,
-    segment: &'a Numbered<F>,
+    segment: &'a Segment<F>,
     last: bool,
     live: bool,
     /// For the first segment: the sequence number that must not be missing.

@@ -8,7 +8,7 @@ use crate::journal::{Journal, Reserve};
 use crate::names::segment_name;
 use crate::options::Options;
 use crate::recover::{Loaded, Opened};
-use crate::survey::{Files, Numbered};
+use crate::survey::Files;
 use camino::{Utf8Path, Utf8PathBuf};
 use std::collections::VecDeque;
 use std::io;
@@ -30,8 +30,8 @@ pub(crate) fn repair<D: Disk>(
     } else {
         unused.checked_sub(1).and_then(|at| files.segments.get(at))
     };
-    if let Some(held) = held {
-        mending.mend_segment(held, &loaded)?;
+    if let Some((held, file)) = held.and_then(|held| Some((held, held.file.as_ref()?))) {
+        mending.mend_segment(file, &segment_name(held.number), &loaded)?;
         if let Some(torn) = &loaded.torn {
             files.warnings.push(Warning::Torn {
                 file: dir.join(segment_name(held.number)),
@@ -50,10 +50,8 @@ pub(crate) fn repair<D: Disk>(
     files.stale.extend(superfluous);
     mending.close_to_others(&files.exposed, private)?;
     mending.clear(&files.stale)?;
-    let reserve = spare.pop().map(|spare| Reserve {
-        file: spare.file,
-        number: spare.number,
-        bytes: spare.bytes,
+    let reserve = spare.pop().and_then(|spare| {
+        Some(Reserve { file: spare.file?, number: spare.number, bytes: spare.bytes })
     });
     Ok(hand_over(disk, dir.to_owned(), options, files, loaded, reserve))
 }
@@ -73,7 +71,7 @@ fn hand_over<D: Disk>(
         dir,
         options,
         segments: VecDeque::from(loaded.segments),
-        active: files.segments.pop().map(|active| active.file),
+        active: files.segments.pop().and_then(|active| active.file),
         reserve,
         next_number: newest.unwrap_or(0).saturating_add(1),
         buffer: Vec::new(),
@@ -103,38 +101,38 @@ impl<D: Disk> Mending<'_, D> {
     /// flush failed, may have left it in the page cache only, where a flush alone would not find it.
     fn mend_segment(
         &mut self,
-        segment: &Numbered<D::File>,
+        segment: &D::File,
+        name: &str,
         loaded: &Loaded,
     ) -> Result<(), OpenError> {
-        let name = segment_name(segment.number);
         if let Some(batch) = loaded.written_last() {
             let bytes = loaded.bytes.get(batch.clone()).unwrap_or_default();
-            let written = self.disk.write_at(&segment.file, batch.start as u64, bytes);
-            written.map_err(self.failed("write", &name))?;
+            let written = self.disk.write_at(segment, batch.start as u64, bytes);
+            written.map_err(self.failed("write", name))?;
         }
         if let Some(torn) = &loaded.torn {
             // The head last and alone: cut off at any byte, what is left still looks torn.
             let head_bytes = if torn.start == 0 { HEADER_BYTES } else { BATCH_HEADER_BYTES };
             let head_end = (torn.start + head_bytes).min(torn.end);
             let zeroed = self.zero(segment, head_end..torn.end);
-            zeroed.map_err(self.failed("write", &name))?;
-            self.sync(segment, &name)?;
+            zeroed.map_err(self.failed("write", name))?;
+            self.sync(segment, name)?;
             let zeroed = self.zero(segment, torn.start..head_end);
-            zeroed.map_err(self.failed("write", &name))?;
+            zeroed.map_err(self.failed("write", name))?;
         }
-        self.sync(segment, &name)
+        self.sync(segment, name)
     }
 
-    fn sync(&mut self, segment: &Numbered<D::File>, name: &str) -> Result<(), OpenError> {
-        let synced = self.disk.sync(&segment.file);
+    fn sync(&mut self, segment: &D::File, name: &str) -> Result<(), OpenError> {
+        let synced = self.disk.sync(segment);
         synced.map_err(self.failed("sync", name))
     }
 
-    fn zero(&mut self, segment: &Numbered<D::File>, range: Range<usize>) -> io::Result<()> {
+    fn zero(&mut self, segment: &D::File, range: Range<usize>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
             let piece = ZEROS.get(..(range.end - at).min(ZEROS.len())).unwrap_or_default();
-            self.disk.write_at(&segment.file, at as u64, piece)?;
+            self.disk.write_at(segment, at as u64, piece)?;
             at += piece.len();
         }
         Ok(())

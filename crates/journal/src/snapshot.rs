@@ -10,6 +10,7 @@ use crate::error::{AppendError, SnapshotError};
 use crate::format::{HEADER_BYTES, SnapshotHeader};
 use crate::journal::{Journal, SnapshotMark};
 use crate::names::{SNAPSHOT_TEMP, segment_name, snapshot_name};
+use crate::options::SEGMENT_FILES_MAX;
 use std::io;
 
 impl<D: Disk> Journal<D> {
@@ -48,8 +49,10 @@ impl<D: Disk> Journal<D> {
     fn superfluous(&self) -> usize {
         let (mut records, mut bytes, mut kept) = (0_u64, 0_u64, 0_usize);
         for segment in self.segments.iter().rev() {
-            let enough =
-                records >= self.options.events_keep || bytes >= self.options.events_bytes_keep;
+            // By files only where segments that were made smaller are left: the journal must go on.
+            let enough = records >= self.options.events_keep
+                || bytes >= self.options.events_bytes_keep
+                || kept >= SEGMENT_FILES_MAX / 2;
             if enough && kept > 0 {
                 break;
             }

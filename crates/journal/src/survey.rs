@@ -9,12 +9,17 @@ use crate::options::{Options, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 use camino::Utf8Path;
 use std::io;
 
-/// More segment files than this are an error; a reader holds all of them open.
-pub const SEGMENT_FILES_MAX: usize = 512;
+/// More segment files than this are an error. No journal makes so many today (`SEGMENT_FILES_MAX`);
+/// earlier versions filled 8 GiB with segments of 4 MiB.
+pub const SEGMENT_FILES_FOUND_MAX: usize = 2_048;
+/// A reader beside a live writer holds the oldest segments open, which the writer may remove. What is
+/// beyond, and every segment of a journal whose lock is held, is opened when it is read: nobody has so
+/// many file descriptors.
+const SEGMENTS_OPEN_MAX: usize = 200;
 /// How often a reader looks again when a writer changes the directory under it.
 const SURVEYS_MAX: usize = 10;
 
-/// A numbered file, open.
+/// A numbered file.
 #[derive(Debug)]
 pub(crate) struct Numbered<F> {
     pub(crate) number: u64,
@@ -22,10 +27,13 @@ pub(crate) struct Numbered<F> {
     pub(crate) bytes: u64,
 }
 
+/// A segment's file, open or to be opened when it is needed: see [`file_of`].
+pub(crate) type Segment<F> = Numbered<Option<F>>;
+
 /// The journal's files, in order.
 #[derive(Debug)]
 pub(crate) struct Files<F> {
-    pub(crate) segments: Vec<Numbered<F>>,
+    pub(crate) segments: Vec<Segment<F>>,
     pub(crate) snapshot: Option<Numbered<F>>,
     /// Unfinished files and snapshots that a newer one replaced.
     pub(crate) stale: Vec<String>,
@@ -102,15 +110,18 @@ pub(crate) fn survey<D: Disk>(
             Name::Segment(number) => {
                 total = total.saturating_add(facts.bytes);
                 check_segment_size(dir, &name, facts.bytes, total, options)?;
-                if files.segments.len() >= SEGMENT_FILES_MAX {
-                    return Err(OpenError::Oversized {
-                        file: dir.to_owned(),
-                        bytes: total,
-                        bytes_max: options.total_bytes_max,
+                if files.segments.len() >= SEGMENT_FILES_FOUND_MAX {
+                    return Err(OpenError::Crowded {
+                        dir: dir.to_owned(),
+                        files_max: SEGMENT_FILES_FOUND_MAX,
                     });
                 }
-                let opened = open(disk, dir, &name, number, write)?;
-                files.segments.push(opened);
+                files.segments.push(if write || files.segments.len() >= SEGMENTS_OPEN_MAX {
+                    Numbered { number, file: None, bytes: facts.bytes }
+                } else {
+                    let opened = open(disk, dir, &name, number, write)?;
+                    Numbered { number, file: Some(opened.file), bytes: opened.bytes }
+                });
             }
             Name::Snapshot(sequence) => {
                 let bytes_max =
@@ -160,6 +171,35 @@ fn open<D: Disk>(
     Ok(Numbered { number, file, bytes: facts.bytes })
 }
 
+/// A segment's file for reading: the one that is held open, else `opened`, opened now.
+pub(crate) fn file_of<'a, D: Disk>(
+    disk: &mut D,
+    dir: &Utf8Path,
+    segment: &'a Segment<D::File>,
+    opened: &'a mut Option<D::File>,
+) -> Result<&'a D::File, OpenError> {
+    if let Some(file) = &segment.file {
+        return Ok(file);
+    }
+    let name = segment_name(segment.number);
+    Ok(opened.insert(open(disk, dir, &name, segment.number, false)?.file))
+}
+
+/// Opens for writing what the writer goes on with: the last segment of so many that hold anything, and
+/// the one behind it.
+pub(crate) fn hold_last<D: Disk>(
+    disk: &mut D,
+    dir: &Utf8Path,
+    segments: &mut [Segment<D::File>],
+    begun: usize,
+) -> Result<(), OpenError> {
+    for segment in segments.iter_mut().skip(begun.saturating_sub(1)).take(2) {
+        let name = segment_name(segment.number);
+        segment.file = Some(open(disk, dir, &name, segment.number, true)?.file);
+    }
+    Ok(())
+}
+
 fn check_size(dir: &Utf8Path, name: &str, bytes: u64, bytes_max: u64) -> Result<(), OpenError> {
     if bytes <= bytes_max {
         return Ok(());
@@ -187,7 +227,7 @@ fn check_segment_size(
 }
 
 /// Refuses a hole in the numbers of the segments.
-pub(crate) fn check_numbers<F>(dir: &Utf8Path, segments: &[Numbered<F>]) -> Result<(), OpenError> {
+pub(crate) fn check_numbers<F>(dir: &Utf8Path, segments: &[Segment<F>]) -> Result<(), OpenError> {
     for pair in segments.windows(2) {
         let [before, after] = pair else { continue };
         let expected = before.number.saturating_add(1);

@@ -203,7 +203,7 @@ fn goes_on(disk: &FakeDisk, model: &mut Model) {
 }
 
 #[test]
-fn r_85_killed_after_every_disk_call_nothing_acknowledged_is_lost() {
+fn r_79_r_85_killed_after_every_disk_call_nothing_acknowledged_is_lost() {
     let calls = calls_of_scenario();
     assert!(calls > 300, "a long scenario, {calls} calls");
     let mut states = HashSet::new();

@@ -6,7 +6,10 @@
 )]
 
 use ostler_journal::fake::{FakeDisk, Loss};
-use ostler_journal::{AppendError, Full, Journal, Options, Visit, batch_cost};
+use ostler_journal::{
+    AppendError, Full, Journal, OpenError, Options, SEGMENT_FILES_FOUND_MAX, SEGMENT_FILES_MAX,
+    Visit, batch_cost,
+};
 
 fn small() -> Options {
     Options {
@@ -130,4 +133,65 @@ fn segments_below_a_record_go_and_stay_gone_and_nothing_else_may() {
     journal.append(&[b"x"]).unwrap();
     journal.install_snapshot(b"state").unwrap();
     assert!(journal.remove_segments_below(1).is_err());
+}
+
+/// Segments of one page each, so many that only the number of files is in the way.
+fn many() -> Options {
+    Options { total_bytes_max: 4096 * 10_000, ..small() }
+}
+
+#[test]
+fn no_more_files_are_made_than_may_be_and_a_start_takes_them_all() {
+    let disk = FakeDisk::new();
+    let mut journal =
+        Journal::open(disk.clone(), "/j".into(), many(), &mut |_| Ok(())).unwrap().journal;
+    let error = (0..2_000).find_map(|_| journal.append(&[&[1; 1999]]).err()).unwrap();
+    let full = matches!(error, AppendError::Full(Full::Files { files_max: SEGMENT_FILES_MAX }));
+    assert!(full, "{error}");
+    assert_eq!(journal.files(), SEGMENT_FILES_MAX);
+    assert!(!journal.is_poisoned());
+    let last = journal.last_sequence();
+    drop(journal);
+    let opened = Journal::open(disk.clone(), "/j".into(), many(), &mut |_| Ok(())).unwrap();
+    let mut journal = opened.journal;
+    assert_eq!(journal.last_sequence(), last);
+    // Old ones go, and it goes on.
+    journal.remove_segments_below(last / 2).unwrap();
+    journal.append(&[&[1; 1999]]).unwrap();
+}
+
+#[test]
+fn a_snapshot_makes_way_where_smaller_segments_fill_the_number_of_files() {
+    let options = Options { events_keep: u64::MAX, events_bytes_keep: u64::MAX, ..many() };
+    let disk = FakeDisk::new();
+    let mut journal =
+        Journal::open(disk.clone(), "/j".into(), options, &mut |_| Ok(())).unwrap().journal;
+    (0..2_000).find_map(|_| journal.append(&[&[1; 1999]]).err()).unwrap();
+    journal.install_snapshot(b"state").unwrap();
+    assert_eq!(journal.files(), SEGMENT_FILES_MAX / 2);
+    journal.append(&[&[1; 1999]]).unwrap();
+}
+
+/// What earlier versions left: they made as many files as fitted the bound of bytes.
+#[test]
+fn a_start_takes_more_files_than_are_made_today_and_names_the_bound_beyond() {
+    let disk = FakeDisk::new();
+    let mut journal =
+        Journal::open(disk.clone(), "/j".into(), many(), &mut |_| Ok(())).unwrap().journal;
+    let error = (0..2_000).find_map(|_| journal.append(&[&[1; 1999]]).err()).unwrap();
+    assert!(matches!(error, AppendError::Full(_)));
+    let (last, number) = (journal.last_sequence(), journal.segments().last().unwrap().number);
+    drop(journal);
+    let put = |number: u64| disk.put(&format!("segment-{number:020}.log"), vec![0; 4096]);
+    let found = SEGMENT_FILES_MAX as u64;
+    (1..=SEGMENT_FILES_FOUND_MAX as u64 - found).for_each(|n| put(number + n));
+    let opened = Journal::open(disk.clone(), "/j".into(), many(), &mut |_| Ok(())).unwrap();
+    assert_eq!(opened.last_sequence, last);
+    drop(opened);
+    (1..=SEGMENT_FILES_FOUND_MAX as u64 - found + 1).for_each(|n| {
+        disk.put(&format!("segment-{:020}.log", number + n), vec![0; 4096]);
+    });
+    let error = Journal::open(disk.clone(), "/j".into(), many(), &mut |_| Ok(())).unwrap_err();
+    assert!(matches!(error, OpenError::Crowded { .. }), "{error}");
+    assert!(error.hint().contains("move it away"), "{}", error.hint());
 }

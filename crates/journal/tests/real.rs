@@ -47,7 +47,7 @@ fn payload(sequence: u64) -> Vec<u8> {
 }
 
 #[test]
-fn r_79_appended_records_come_back_over_rotations_and_snapshots() {
+fn appended_records_come_back_over_rotations_and_snapshots() {
     let dir = dir();
     let (opened, seen) = open(&dir.path, small()).unwrap();
     assert_eq!(seen, (None, vec![]));

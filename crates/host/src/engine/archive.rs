@@ -3,15 +3,17 @@
 //! Owned by the store's thread. Records are the settled events of the task journal, so that `ostler
 //! task list --all` reads both alike. An archived task is safe at every moment: its record is synced
 //! before the snapshot that forgets the task, and recovery archives again what the journal names
-//! after that snapshot. The index in memory says which ids are taken.
+//! after that snapshot. The index in memory says which ids are taken. What is beyond the bounds is
+//! forgotten, oldest segment first, and its ids may be used again.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use camino::Utf8Path;
 use ostler_core::clock::Timestamp;
 use ostler_core::id::TaskId;
-use ostler_journal::{Journal, Options, RealDisk, Visit};
+use ostler_journal::{AppendError, Disk, Journal, Options, RealDisk, SEGMENT_FILES_MAX, Visit};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -23,6 +25,10 @@ type Key = u128;
 
 /// The sequence of a task that is not written yet.
 const COMING: u64 = u64::MAX;
+
+/// So many segments must be free below the bounds of files and bytes before anything is written; the oldest
+/// go for it. One write takes at most one.
+const FREE_SEGMENTS_MIN: u64 = 4;
 
 #[derive(Debug, Clone, Copy)]
 struct Place {
@@ -45,6 +51,12 @@ impl ArchiveIndex {
         self.lock().contains_key(&key(task.as_str()))
     }
 
+    /// Nobody may write to it, or ask it, until the guard is dropped.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Drop + '_ {
+        self.lock()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Place>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,10 +76,12 @@ pub(crate) struct Leaving {
 }
 
 /// The open archive.
-pub(crate) struct Archive {
-    journal: Journal<RealDisk>,
-    index: std::sync::Arc<ArchiveIndex>,
+pub(crate) struct Archive<D: Disk = RealDisk> {
+    journal: Journal<D>,
+    index: Arc<ArchiveIndex>,
     bounds: ArchiveBounds,
+    segment_bytes: u64,
+    bytes_max: u64,
     unsynced: bool,
 }
 
@@ -87,39 +101,50 @@ struct IndexedTask<'a> {
     updated_at: std::borrow::Cow<'a, str>,
 }
 
-impl Archive {
-    /// Opens the archive and reads its index.
+impl<D: Disk> Archive<D> {
+    /// Opens the archive and reads its index, which takes as long as the archive is large. Given up, with
+    /// an error, soon after `stop`. The index can be used meanwhile.
     pub(crate) fn open(
+        disk: D,
         dir: &Utf8Path,
         options: Options,
         bounds: ArchiveBounds,
-        index: std::sync::Arc<ArchiveIndex>,
+        index: Arc<ArchiveIndex>,
+        stop: &AtomicBool,
     ) -> Result<Self, ostler_journal::OpenError> {
-        let opened = {
-            let mut places = index.lock();
-            let mut visit = |visit: Visit<'_>| match visit {
-                // Where old segments went, the journal keeps a mark of its own; we store none.
-                Visit::Snapshot { payload: [], .. } => Ok(()),
-                Visit::Snapshot { .. } => Err("an archive has no snapshots".to_owned()),
-                Visit::Entry(entry) => {
-                    let indexed: Indexed<'_> =
-                        serde_json::from_slice(entry.payload).map_err(|error| error.to_string())?;
-                    let updated_at = record::parse_timestamp(&indexed.task.updated_at)?;
-                    places.insert(
-                        key(&indexed.task.task_id),
-                        Place { sequence: entry.sequence, updated_at },
-                    );
-                    Ok(())
-                }
-            };
-            Journal::open(RealDisk::new(), dir, options, &mut visit)?
+        let (segment_bytes, bytes_max) = (options.segment_bytes, options.total_bytes_max);
+        let mut places = HashMap::new();
+        let mut visit = |visit: Visit<'_>| match visit {
+            _ if stop.load(Ordering::Relaxed) => Err("the daemon is stopping".to_owned()),
+            // Where old segments went, the journal keeps a mark of its own; we store none.
+            Visit::Snapshot { payload: [], .. } => Ok(()),
+            Visit::Snapshot { .. } => Err("an archive has no snapshots".to_owned()),
+            Visit::Entry(entry) => {
+                let indexed: Indexed<'_> =
+                    serde_json::from_slice(entry.payload).map_err(|error| error.to_string())?;
+                let updated_at = record::parse_timestamp(&indexed.task.updated_at)?;
+                let place = Place { sequence: entry.sequence, updated_at };
+                places.insert(key(&indexed.task.task_id), place);
+                Ok(())
+            }
         };
-        Ok(Self { journal: opened.journal, index, bounds, unsynced: false })
+        let journal = Journal::open(disk, dir, options, &mut visit)?.journal;
+        // What was announced meanwhile and is here already is known by its place from now on.
+        index.lock().extend(places);
+        let mut archive =
+            Self { journal, index, bounds, segment_bytes, bytes_max, unsynced: false };
+        archive.make_way();
+        Ok(archive)
+    }
+
+    /// A write or flush failed: nothing is taken until the next start. A full disk is no failure.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.journal.is_poisoned()
     }
 
     /// Writes tasks that leave the live set; [`Archive::sync`] makes them durable. One that is there
     /// already (recovery repeats) is skipped.
-    pub(crate) fn write(&mut self, leaving: &[Leaving]) -> Result<(), ostler_journal::AppendError> {
+    pub(crate) fn write(&mut self, leaving: &[Leaving]) -> Result<(), AppendError> {
         let fresh: Vec<_> = {
             let index = self.index.lock();
             let is_new = |task: &&Leaving| {
@@ -130,6 +155,7 @@ impl Archive {
         if fresh.is_empty() {
             return Ok(());
         }
+        self.make_way();
         let payloads: Vec<&[u8]> = fresh.iter().map(|task| task.record.as_slice()).collect();
         let first = self.journal.last_sequence() + 1;
         self.journal.write(&payloads)?;
@@ -143,7 +169,7 @@ impl Archive {
     }
 
     /// Makes everything written durable, then drops what is older than the bounds.
-    pub(crate) fn sync(&mut self, now: Timestamp) -> Result<(), ostler_journal::AppendError> {
+    pub(crate) fn sync(&mut self, now: Timestamp) -> Result<(), AppendError> {
         if !self.unsynced {
             return Ok(());
         }
@@ -164,7 +190,7 @@ impl Archive {
         else {
             return;
         };
-        let mut index = self.index.lock();
+        let index = self.index.lock();
         let by_age = || {
             !index.values().any(|place| {
                 place.sequence <= end_of_first && place.updated_at.as_micros() >= oldest
@@ -173,20 +199,56 @@ impl Archive {
         if end_of_first >= by_count && (self.journal.segments().len() < 2 || !by_age()) {
             return;
         }
-        let below = by_count.max(end_of_first + 1);
-        if let Err(error) = self.journal.remove_segments_below(below) {
-            tracing::warn!(%error, "old archive segments could not be removed");
+        drop(index);
+        self.forget_below(by_count.max(end_of_first + 1));
+    }
+
+    /// Drops the oldest segments where the files come near a bound: the archive must always be able to take
+    /// what leaves the live set, or the journal could forget nothing any more.
+    fn make_way(&mut self) {
+        let (files, bytes) = (self.journal.files() as u64, self.journal.files_bytes());
+        let files_max = (SEGMENT_FILES_MAX as u64).saturating_sub(FREE_SEGMENTS_MIN);
+        let bytes_max = self.bytes_max.saturating_sub(FREE_SEGMENTS_MIN * self.segment_bytes);
+        if files <= files_max && bytes <= bytes_max {
             return;
         }
-        let first = self.journal.segments().first().map_or(0, |segment| segment.first_sequence);
+        let (mut files_over, mut bytes_over) =
+            (files.saturating_sub(files_max), bytes.saturating_sub(bytes_max));
+        let segments = self.journal.segments();
+        let last = segments.iter().find(|segment| {
+            files_over = files_over.saturating_sub(1);
+            bytes_over = bytes_over.saturating_sub(segment.bytes);
+            files_over == 0 && bytes_over == 0
+        });
+        let Some(last) = last.or(segments.last()) else { return };
+        let tasks = self.forget_below(last.last_sequence.saturating_add(1));
+        if tasks > 0 {
+            tracing::warn!(
+                tasks,
+                files,
+                bytes,
+                "the archive is near its bound of files or bytes and forgets its oldest tasks"
+            );
+        }
+    }
+
+    /// Drops the segments that end below; returns how many tasks were forgotten.
+    fn forget_below(&mut self, below: u64) -> usize {
+        if let Err(error) = self.journal.remove_segments_below(below) {
+            tracing::warn!(%error, "old archive segments could not be removed");
+        }
+        let first = self.journal.first_sequence();
+        let mut index = self.index.lock();
+        let before = index.len();
         index.retain(|_, place| place.sequence >= first);
+        before - index.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
+    use ostler_journal::fake::{FakeDisk, Fault};
 
     const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
 
@@ -208,9 +270,85 @@ mod tests {
     }
 
     fn open(dir: &Utf8Path, tasks_max: u64, days_max: u64) -> (Archive, Arc<ArchiveIndex>) {
-        let index = Arc::new(ArchiveIndex::default());
         let bounds = ArchiveBounds { tasks_max, days_max };
-        (Archive::open(dir, options(), bounds, Arc::clone(&index)).unwrap(), index)
+        open_on(RealDisk::new(), dir, options(), bounds)
+    }
+
+    fn open_on<D: Disk>(
+        disk: D,
+        dir: &Utf8Path,
+        options: Options,
+        bounds: ArchiveBounds,
+    ) -> (Archive<D>, Arc<ArchiveIndex>) {
+        let index = Arc::new(ArchiveIndex::default());
+        let stop = AtomicBool::new(false);
+        let archive = Archive::open(disk, dir, options, bounds, Arc::clone(&index), &stop);
+        (archive.unwrap(), index)
+    }
+
+    const UNBOUNDED: ArchiveBounds = ArchiveBounds { tasks_max: u64::MAX, days_max: 36_500 };
+
+    /// Writes until the oldest is forgotten and long after, over restarts.
+    fn fill(options: &Options, tasks: i64) -> FakeDisk {
+        let (disk, dir) = (FakeDisk::new(), Utf8Path::new("/archive"));
+        for round in 0..3 {
+            let (mut archive, index) = open_on(disk.clone(), dir, options.clone(), UNBOUNDED);
+            for n in round * tasks..(round + 1) * tasks {
+                archive.write(&[leaving(n, n)]).unwrap();
+                archive.sync(Timestamp::from_micros(n)).unwrap();
+                let bytes = archive.journal.files_bytes();
+                assert!(archive.journal.files() <= SEGMENT_FILES_MAX);
+                assert!(bytes <= options.total_bytes_max, "{bytes}");
+            }
+            let newest = (round + 1) * tasks - 1;
+            assert!(!known(&index, 0), "the oldest is forgotten");
+            assert!(known(&index, newest) && known(&index, newest - tasks / 2));
+        }
+        disk
+    }
+
+    #[test]
+    fn at_its_bound_of_files_the_archive_forgets_the_oldest_and_goes_on_over_restarts() {
+        let segment_bytes = 8 * 1024;
+        let total_bytes_max = 10_000 * segment_bytes;
+        let record_bytes_max = 6_000;
+        fill(&Options { segment_bytes, total_bytes_max, record_bytes_max, ..options() }, 600);
+    }
+
+    #[test]
+    fn at_its_bound_of_bytes_the_archive_forgets_the_oldest_and_goes_on_over_restarts() {
+        fill(&Options { total_bytes_max: 16 * 64 * 1024, ..options() }, 240);
+    }
+
+    #[test]
+    fn only_a_failed_write_or_flush_is_a_failure_of_the_archive_a_full_disk_is_not() {
+        const EIO: i32 = 5;
+        let disk = FakeDisk::new();
+        let (mut archive, _) =
+            open_on(disk.clone(), Utf8Path::new("/archive"), options(), UNBOUNDED);
+        disk.set_free_bytes(Some(0));
+        assert!(archive.write(&[leaving(1, 1)]).is_err());
+        assert!(!archive.has_failed());
+        disk.set_free_bytes(None);
+        archive.write(&[leaving(1, 1)]).unwrap();
+        disk.plan(disk.calls() + 1, Fault::Error(EIO));
+        assert!(archive.sync(Timestamp::from_micros(1)).is_err());
+        assert!(archive.has_failed());
+    }
+
+    #[test]
+    fn reading_the_archive_is_given_up_when_the_daemon_stops_and_can_be_done_again() {
+        let disk = FakeDisk::new();
+        let dir = Utf8Path::new("/archive");
+        let (mut archive, _) = open_on(disk.clone(), dir, options(), UNBOUNDED);
+        archive.write(&[leaving(1, 1)]).unwrap();
+        archive.sync(Timestamp::from_micros(1)).unwrap();
+        drop(archive);
+        let (index, stop) = (Arc::default(), AtomicBool::new(true));
+        let given_up = Archive::open(disk.clone(), dir, options(), UNBOUNDED, index, &stop);
+        assert!(given_up.is_err());
+        let (_, index) = open_on(disk, dir, options(), UNBOUNDED);
+        assert!(known(&index, 1));
     }
 
     fn known(index: &ArchiveIndex, n: i64) -> bool {

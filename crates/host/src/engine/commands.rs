@@ -18,6 +18,10 @@ const DISK_FULL: &str = "the disk is full: the journal has no room for new work;
 /// The disk has space, but the journal's own reserve is spoken for.
 const RESERVED: &str = "the journal's reserve is taken by the tasks that are not finished; submit again when some are, or raise journal.segment_bytes";
 
+/// What left the live set can go nowhere, so the journal would only fill up.
+const ARCHIVE_FAILED: &str =
+    "the archive cannot be written; restart the daemon when the disk is well (running tasks go on)";
+
 /// The text of a full command queue (runtime.md, "Commands").
 pub(crate) const QUEUE_FULL: &str = "task scheduler command queue is full";
 
@@ -257,16 +261,16 @@ impl Engine {
         }
     }
 
-    /// Whether new work can be taken now: the archive can be asked and the journal has room for it
-    /// and for the ends of everything that is not finished.
+    /// Whether new work can be taken now: the archive can be asked and written, and the journal has room for
+    /// it and for the ends of everything that is not finished.
     fn admits(&self, command: &Command) -> bool {
+        let has_room = || !self.standing.archive_failed && self.has_room(ADMISSION_BYTES);
         match command {
             // Whoever repeats a submission learns that it arrived, also when the disk is full.
             Command::Submit(submit) => {
-                self.archive_ready
-                    && (self.has_room(ADMISSION_BYTES) || self.is_known(&submit.task_id))
+                self.archive_ready && (has_room() || self.is_known(&submit.task_id))
             }
-            Command::Retry { .. } | Command::SetLimit { .. } => self.has_room(ADMISSION_BYTES),
+            Command::Retry { .. } | Command::SetLimit { .. } => has_room(),
             _ => true,
         }
     }
@@ -305,6 +309,7 @@ impl Engine {
         self.standing = standing;
         self.asked_for_room = false;
         let full = match &result {
+            _ if standing.archive_failed => ARCHIVE_FAILED.to_owned(),
             Ok(()) => RESERVED.to_owned(),
             Err(error) => {
                 tracing::warn!(%error, "no room for new work");

@@ -551,8 +551,10 @@ impl Engine {
     async fn close(mut self) {
         if self.failed.is_none() && !self.store.is_busy() {
             self.write_snapshot();
-            let done = self.store.done().await;
-            self.finish(done);
+            let done = self.store.last_done().await;
+            if done.is_some() {
+                self.finish(done);
+            }
         }
         self.runs.abandon();
         self.store.close();

@@ -56,8 +56,11 @@ pub(crate) fn recover(
     }
     let journal = opened.journal;
     let last = opened.last_sequence;
-    let standing =
-        Standing { room: journal.room(), since_snapshot: journal.bytes_since_snapshot() };
+    let standing = Standing {
+        room: journal.room(),
+        since_snapshot: journal.bytes_since_snapshot(),
+        ..Standing::default()
+    };
     let (tasks, leaving) = (fold.in_order(), fold.leaving);
     let state = TaskState::restore(
         settings.tasks,

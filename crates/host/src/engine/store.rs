@@ -4,9 +4,14 @@
 //! arrives is the next batch (group commit). At most one job is with the thread at a time, which
 //! makes the order of commits the order of steps. One kind of append is made on the engine's own thread:
 //! a small one that a single client waits for, on a disk that has lately been fast. Handing it over and
-//! back would cost as much as the flush. A failure is final: the journal is poisoned and the store
-//! answers every further append with it.
+//! back would cost as much as the flush.
+//!
+//! The archive is read by a second thread, which ends then: reading it takes as long as it is large, and
+//! appends must not wait for that. Journal and archive fail apart. A write or flush that failed poisons the
+//! one it happened to until the next start; a full disk or an append that is too large poisons neither,
+//! though a failed append is the last the engine asks for, since its steps are ahead of the disk.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as blocking;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
@@ -59,14 +64,17 @@ pub(crate) struct Standing {
     pub(crate) room: u64,
     /// Bytes written since the last snapshot.
     pub(crate) since_snapshot: u64,
+    /// The archive cannot be written until the next start, so the journal can forget nothing any more.
+    pub(crate) archive_failed: bool,
 }
 
 /// What the thread answers.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// The archive's index is complete; ids can be judged from now on.
+    /// The archive's index is complete and ids can be judged from now on, or the archive cannot be used.
     ArchiveReady(Result<(), String>),
-    /// The batch is durable, or the journal has failed for good. The empty batch comes back.
+    /// The batch is durable, or could not be made so: what is on disk of it is unknown where a write
+    /// failed, whole appends of it or nothing where the disk stayed full. The empty batch comes back.
     Appended(Result<(), String>, Batch, Standing),
     /// A snapshot was installed, or could not be (the old one stands).
     Snapshotted(Result<(), String>, Standing),
@@ -78,13 +86,16 @@ pub(crate) enum Done {
 pub(crate) struct Store {
     jobs: Option<blocking::SyncSender<Job>>,
     done: mpsc::Receiver<Done>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Closed by the threads' ends.
+    ended: blocking::Receiver<()>,
+    stop: Arc<AtomicBool>,
     worker: Arc<Mutex<Worker>>,
     busy: bool,
     gone: bool,
 }
 
-/// Everything the thread starts with.
+/// Everything the threads start with.
 pub(crate) struct StoreParts {
     pub(crate) journal: Journal<RealDisk>,
     pub(crate) archive_dir: Utf8PathBuf,
@@ -118,28 +129,60 @@ const UNARCHIVED_INLINE_MAX: usize = 64;
 /// Answers that can wait for the engine: one job at a time, and the archive's one word.
 const DONE_MAX: usize = 4;
 
+/// How long an end waits for the disk: once for the last answer, once for the threads. What hangs then is
+/// left to the end of the process; nothing that was reported depends on it.
+const CLOSE_WAIT: Duration = Duration::from_secs(2);
+
 impl Store {
     pub(crate) fn start(parts: StoreParts) -> std::io::Result<Self> {
         let (jobs, inbox) = blocking::sync_channel(1);
         let (outbox, done) = mpsc::channel(DONE_MAX);
+        let (alive, ended) = blocking::channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        // Ids that are on their way to the archive are taken before it has been read.
+        parts.leaving.iter().for_each(|task| parts.index.announce(&task.id));
         let worker = Arc::new(Mutex::new(Worker {
+            archive: ArchiveState::Opening,
             journal: parts.journal,
-            archive: None,
             unarchived: parts.leaving,
             clock: parts.clock,
             fast_appends: 0,
         }));
-        let shared = Arc::clone(&worker);
         let opening = ArchiveParts {
             dir: parts.archive_dir,
             options: parts.archive_options,
             bounds: parts.archive_bounds,
             index: parts.index,
+            stop: Arc::clone(&stop),
         };
-        let thread = std::thread::Builder::new()
-            .name("journal".into())
-            .spawn(move || work(&shared, opening, &inbox, &outbox))?;
-        Ok(Self { jobs: Some(jobs), done, thread: Some(thread), worker, busy: false, gone: false })
+        let mut store = Self {
+            jobs: Some(jobs),
+            done,
+            threads: Vec::new(),
+            ended,
+            stop,
+            worker: Arc::clone(&worker),
+            busy: false,
+            gone: false,
+        };
+        // Each lets go of the files before it says that it has ended.
+        let (shared, words, guard) = (Arc::clone(&worker), outbox.clone(), alive.clone());
+        store.spawn("archive", move || {
+            open_archive(&shared, opening, &words);
+            drop(shared);
+            drop(guard);
+        })?;
+        store.spawn("journal", move || {
+            work(&worker, &inbox, &outbox);
+            drop(worker);
+            drop(alive);
+        })?;
+        Ok(store)
+    }
+
+    fn spawn(&mut self, name: &str, act: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name.into()).spawn(act)?);
+        Ok(())
     }
 
     /// Appends at once, on the caller's thread, where that is sure to be short; gives the batch back where
@@ -191,36 +234,77 @@ impl Store {
         done
     }
 
-    /// Lets the thread finish and waits for it; journal and archive are closed then.
+    /// The answer to the job that is with the thread, for an engine that ends; `None` when the disk does not
+    /// give it in time.
+    pub(crate) async fn last_done(&mut self) -> Option<Done> {
+        let answer = async {
+            loop {
+                match self.done().await {
+                    Some(Done::ArchiveReady(_)) => {}
+                    other => return other,
+                }
+            }
+        };
+        tokio::time::timeout(CLOSE_WAIT, answer).await.ok().flatten()
+    }
+
+    /// Lets the threads finish and waits for them; journal and archive are closed then. A disk that hangs
+    /// does not keep the daemon.
     pub(crate) fn close(mut self) {
         self.jobs = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the journal's thread panicked");
+        self.stop.store(true, Ordering::Relaxed);
+        if self.ended.recv_timeout(CLOSE_WAIT) == Err(blocking::RecvTimeoutError::Timeout) {
+            return tracing::error!(
+                wait = ?CLOSE_WAIT,
+                "the disk does not answer; leaving without it"
+            );
+        }
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the journal panicked");
+            }
         }
     }
 }
 
-/// What the thread opens first.
+/// A store that is dropped is not waited for, but does not go on reading either.
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What is opened beside the first appends.
 struct ArchiveParts {
     dir: Utf8PathBuf,
     options: Options,
     bounds: ArchiveBounds,
     index: Arc<ArchiveIndex>,
+    stop: Arc<AtomicBool>,
 }
 
-/// What the thread does, until the engine has gone.
-fn work(
-    worker: &Mutex<Worker>,
-    archive: ArchiveParts,
-    inbox: &blocking::Receiver<Job>,
-    outbox: &mpsc::Sender<Done>,
-) {
-    let ready = lock(worker).open_archive(archive);
-    if outbox.blocking_send(Done::ArchiveReady(ready)).is_err() {
-        return;
-    }
+/// Reads the archive, without the worker's lock, and hands it over with what has come to wait for it.
+fn open_archive(worker: &Mutex<Worker>, parts: ArchiveParts, outbox: &mpsc::Sender<Done>) {
+    let ArchiveParts { dir, options, bounds, index, stop } = parts;
+    let opened = Archive::open(RealDisk::new(), &dir, options, bounds, index, &stop);
+    let ready = match opened {
+        Ok(archive) => {
+            let mut worker = lock(worker);
+            worker.archive = ArchiveState::Open(Box::new(archive));
+            worker.archive_waiting();
+            Ok(())
+        }
+        Err(error) => {
+            lock(worker).archive = ArchiveState::Unusable;
+            Err(error_text(&error))
+        }
+    };
+    // An engine that has gone wants no answer.
+    let _ = outbox.blocking_send(Done::ArchiveReady(ready));
+}
+
+/// What the journal's thread does, until the engine has gone.
+fn work(worker: &Mutex<Worker>, inbox: &blocking::Receiver<Job>, outbox: &mpsc::Sender<Done>) {
     while let Ok(job) = inbox.recv() {
         let done = lock(worker).perform(job);
         if outbox.blocking_send(done).is_err() {
@@ -229,7 +313,10 @@ fn work(
         // The next segment is made while nobody waits; where the disk is full, admission asks again.
         let _ = lock(worker).journal.ensure_room();
     }
-    if let Err(error) = lock(worker).sync_archive() {
+    let mut worker = lock(worker);
+    if let ArchiveState::Open(_) = worker.archive
+        && let Err(error) = worker.sync_archive()
+    {
         tracing::error!(%error, "the archive could not be flushed");
     }
 }
@@ -238,9 +325,16 @@ fn lock(worker: &Mutex<Worker>) -> MutexGuard<'_, Worker> {
     worker.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+enum ArchiveState {
+    Opening,
+    Open(Box<Archive>),
+    Unusable,
+}
+
 struct Worker {
+    /// Before the journal, whose lock is the last to go: whoever gets that one gets the archive too.
+    archive: ArchiveState,
     journal: Journal<RealDisk>,
-    archive: Option<Archive>,
     /// Tasks that left the live set and are not in the archive yet. Bounded by the journal, which cannot
     /// forget them meanwhile and stops admission when it is full.
     unarchived: Vec<Leaving>,
@@ -250,15 +344,6 @@ struct Worker {
 }
 
 impl Worker {
-    fn open_archive(&mut self, parts: ArchiveParts) -> Result<(), String> {
-        let index = Arc::clone(&parts.index);
-        let opened = Archive::open(&parts.dir, parts.options, parts.bounds, parts.index);
-        self.unarchived.iter().for_each(|task| index.announce(&task.id));
-        self.archive = Some(opened.map_err(|error| error_text(&error))?);
-        self.archive_waiting();
-        Ok(())
-    }
-
     /// Whether an append is sure to be short: no allocation, nothing for the archive, a fast disk.
     fn is_fast(&self) -> bool {
         self.fast_appends >= FAST_APPENDS_MIN
@@ -310,7 +395,7 @@ impl Worker {
     /// Writes what waits for the archive. What cannot be written goes on waiting: the journal has it, and
     /// no snapshot forgets it before the archive has it too.
     fn archive_waiting(&mut self) {
-        let Some(archive) = &mut self.archive else { return };
+        let ArchiveState::Open(archive) = &mut self.archive else { return };
         while !self.unarchived.is_empty() {
             let mut bytes = 0;
             let fits = |task: &&Leaving| {
@@ -332,7 +417,7 @@ impl Worker {
     }
 
     /// The reserve is there so that this never has to wait. Should it be used up all the same, nothing was
-    /// written: the disk gets some time to find space before the journal is given up.
+    /// written: the disk gets some time to find space before the engine is told.
     fn append_when_there_is_room(&mut self, payloads: &[&[u8]]) -> Result<(), AppendError> {
         for _ in 0..FULL_RETRIES_MAX {
             match self.journal.append(payloads) {
@@ -366,18 +451,32 @@ impl Worker {
         parts
     }
 
+    /// Makes everything that left the live set durable in the archive.
     fn sync_archive(&mut self) -> Result<(), String> {
         let now = self.clock.now().wall;
         self.archive_waiting();
+        let nothing_waits = self.unarchived.is_empty();
         match &mut self.archive {
-            Some(_) if !self.unarchived.is_empty() => Err("the archive takes nothing".to_owned()),
-            Some(archive) => archive.sync(now).map_err(|error| error_text(&error)),
-            None => Err("the archive has failed".to_owned()),
+            ArchiveState::Open(archive) if nothing_waits => {
+                archive.sync(now).map_err(|error| error_text(&error))
+            }
+            ArchiveState::Open(_) => Err("the archive takes nothing".to_owned()),
+            ArchiveState::Opening if nothing_waits => Ok(()),
+            ArchiveState::Opening => Err("the archive is still being read".to_owned()),
+            ArchiveState::Unusable => Err("the archive has failed".to_owned()),
         }
     }
 
     fn standing(&self) -> Standing {
-        Standing { room: self.journal.room(), since_snapshot: self.journal.bytes_since_snapshot() }
+        Standing {
+            room: self.journal.room(),
+            since_snapshot: self.journal.bytes_since_snapshot(),
+            archive_failed: match &self.archive {
+                ArchiveState::Opening => false,
+                ArchiveState::Open(archive) => archive.has_failed(),
+                ArchiveState::Unusable => true,
+            },
+        }
     }
 }
 
@@ -392,3 +491,6 @@ fn error_text(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;
