@@ -345,9 +345,14 @@ impl Pump {
                 break error;
             }
         };
-        // Nobody will be answered any more.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.answer_nobody();
+        // Whoever dropped the updates does not want to know.
         let _ = self.updates.send(Err(error)).await;
+    }
+
+    /// Nobody will be answered any more: who waits, and who asks later, is told so.
+    fn answer_nobody(&self) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     async fn turn(&mut self) -> Result<(), ClientError> {
@@ -382,6 +387,13 @@ impl Pump {
     }
 }
 
+impl Drop for Pump {
+    /// Also where it is aborted in the middle of something.
+    fn drop(&mut self) {
+        self.answer_nobody();
+    }
+}
+
 impl Pump {
     async fn event(&mut self, event: &framed::Event) -> Result<(), ClientError> {
         let sequence = event.sequence_number;
@@ -397,7 +409,7 @@ impl Pump {
                 Update::Limit { sequence, limit: limit.limit }
             }
             // A later daemon may tell more; what this client does not know changes nothing it shows.
-            _ => return Ok(()),
+            _ => return self.follow(sequence),
         };
         self.tell(update).await
     }
@@ -434,13 +446,23 @@ impl Pump {
         }
     }
 
-    /// Waits while nobody takes updates; goes on without them when nobody will.
-    async fn tell(&mut self, update: Update) -> Result<(), ClientError> {
-        let sequence = update.sequence();
-        if !matches!(update, Update::Snapshot(_)) && self.last != 0 && sequence != self.last + 1 {
+    /// Events come without a gap.
+    fn follow(&mut self, sequence: u64) -> Result<(), ClientError> {
+        if self.last != 0 && sequence != self.last + 1 {
             return Err(ClientError::Protocol(format!("event {sequence} after {}", self.last)));
         }
         self.last = sequence;
+        Ok(())
+    }
+
+    /// Waits while nobody takes updates; goes on without them when nobody will.
+    async fn tell(&mut self, update: Update) -> Result<(), ClientError> {
+        match &update {
+            Update::Snapshot(snapshot) => self.last = snapshot.last_sequence,
+            Update::Task { sequence, .. } | Update::Limit { sequence, .. } => {
+                self.follow(*sequence)?
+            }
+        }
         let _ = self.updates.send(Ok(update)).await;
         Ok(())
     }
