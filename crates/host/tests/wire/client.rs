@@ -84,6 +84,37 @@ async fn r_89_no_call_waits_for_a_daemon_that_is_gone() {
     assert!(is_closed(&after), "{after:?}");
 }
 
+/// not even a call whose message has found no place yet.
+#[tokio::test]
+async fn r_89_no_call_waits_behind_a_daemon_that_takes_nothing() {
+    let (told, wait) = std::sync::mpsc::channel();
+    let (done, end) = std::sync::mpsc::channel();
+    let script = Script::new(move |mut stream| {
+        wait.recv_timeout(DEADLINE).unwrap();
+        say(&mut stream, &json!({"type": "nonsense"}));
+        // Open until everybody was answered, and nothing is read.
+        end.recv_timeout(DEADLINE).unwrap();
+    });
+    let (client, _updates) = script.connect().await;
+    let id = "x".repeat(8_000);
+    let calls: Vec<_> = (0..EVENTS)
+        .map(|_| {
+            let (client, id) = (client.clone(), id.clone());
+            tokio::spawn(async move { client.cancel(&id).await })
+        })
+        .collect();
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    told.send(()).unwrap();
+    for call in calls {
+        let answer = timeout(DEADLINE / 2, call).await.expect("an end of the call").unwrap();
+        assert!(is_closed(&answer), "{answer:?}");
+    }
+    done.send(()).unwrap();
+    script.server.join().unwrap();
+}
+
 /// a later daemon may tell what this client does not know.
 #[tokio::test]
 async fn r_89_an_event_of_an_unknown_type_is_passed_over_and_counted() {

@@ -301,11 +301,12 @@ fn r_88_an_oversized_end_is_cut_and_nothing_fails() {
     let receipt = &mut oversized.outcome.receipt;
     let long = "é".repeat(1024 * 1024);
     (receipt.agent, receipt.session_id) = (long.clone(), Some(long.clone()));
-    let head = Some(long.clone());
+    let head = Some(long);
     receipt.git =
         Some(GitChange { head_before: head.clone(), head_after: head, ..GitChange::default() });
     receipt.denials = vec!["\u{1}".repeat(1_000); 10_000];
-    receipt.kept = vec![Killed { pid: 7, argv0: long.clone(), after: long }; 1_000];
+    let word = "é".repeat(2_000);
+    receipt.kept = vec![Killed { pid: 7, argv0: word.clone(), after: word }; 1_000];
     rig.runner.end("t", oversized);
     let is_cut = |task: &Value| {
         let receipt = &task["receipt"];
