@@ -39,6 +39,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 /// Updates that wait to be taken. When they are not, the socket is not read on: take them, or drop
 /// the [`Updates`] if they are of no interest.
@@ -133,7 +134,23 @@ impl Update {
     }
 }
 
+/// Calls by their id; `None` when nobody will be answered any more.
 type Waiting = Arc<Mutex<Option<HashMap<String, oneshot::Sender<framed::CommandResult>>>>>;
+
+/// What both halves of a connection share.
+#[derive(Debug, Clone)]
+struct Line {
+    waiting: Waiting,
+    ended: CancellationToken,
+}
+
+impl Line {
+    /// Nobody will be answered any more: who waits, and who asks later, is told so.
+    fn end(&self) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.ended.cancel();
+    }
+}
 
 /// Sends commands. Clones share one connection, which ends with the last of them.
 #[derive(Debug, Clone)]
@@ -191,16 +208,17 @@ impl Client {
         let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
         let (updates, inbox) = mpsc::channel(UPDATES_MAX);
         let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
+        let line = Line { waiting: Arc::clone(&waiting), ended: CancellationToken::new() };
         let pump = Pump {
             read,
             updates,
             outbox: outbox.downgrade(),
-            waiting: Arc::clone(&waiting),
+            line: line.clone(),
             assembler: Assembler::default(),
             last: 0,
             silence_max: Duration::from_secs(u64::from(heartbeat.max(1))) * SILENT_HEARTBEATS_MAX,
         };
-        tokio::spawn(write_messages(write, messages, tokio::spawn(pump.run())));
+        tokio::spawn(write_messages(write, messages, tokio::spawn(pump.run()), line));
         let updates = Updates { inbox, outbox: outbox.downgrade(), last: None };
         Ok((Self { outbox, waiting, next_id: Arc::default(), daemon_pid }, updates))
     }
@@ -288,18 +306,28 @@ impl Updates {
     }
 }
 
+/// The writing half: until the last client is gone, which ends the reader too, or until either half fails.
 async fn write_messages(
     mut write: OwnedWriteHalf,
     mut messages: mpsc::Receiver<ClientMessage>,
     pump: tokio::task::JoinHandle<()>,
+    line: Line,
 ) {
-    while let Some(message) = messages.recv().await {
-        if write_message(&mut write, &message).await.is_err() {
-            break;
+    let write_all = async {
+        while let Some(message) = messages.recv().await {
+            write_message(&mut write, &message).await?;
         }
+        Ok::<_, ClientError>(())
+    };
+    tokio::select! {
+        biased;
+        () = line.ended.cancelled() => {}
+        written = write_all => match written {
+            Ok(()) => pump.abort(),
+            // The reader finds out by itself, when it has told what came before.
+            Err(_) => line.end(),
+        },
     }
-    // The last client is gone, or the socket is: either way the reader has nobody to read for.
-    pump.abort();
 }
 
 async fn write_message(
@@ -332,7 +360,7 @@ struct Pump {
     read: BufReader<OwnedReadHalf>,
     updates: mpsc::Sender<Result<Update, ClientError>>,
     outbox: mpsc::WeakSender<ClientMessage>,
-    waiting: Waiting,
+    line: Line,
     assembler: Assembler,
     last: u64,
     silence_max: Duration,
@@ -345,8 +373,8 @@ impl Pump {
                 break error;
             }
         };
-        // Nobody will be answered any more.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.line.end();
+        // Whoever dropped the updates does not want to know.
         let _ = self.updates.send(Err(error)).await;
     }
 
@@ -361,6 +389,7 @@ impl Pump {
             }
             ServerMessage::CommandResult(result) => {
                 let waiting = self
+                    .line
                     .waiting
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -382,6 +411,13 @@ impl Pump {
     }
 }
 
+impl Drop for Pump {
+    /// Also where it is aborted in the middle of something.
+    fn drop(&mut self) {
+        self.line.end();
+    }
+}
+
 impl Pump {
     async fn event(&mut self, event: &framed::Event) -> Result<(), ClientError> {
         let sequence = event.sequence_number;
@@ -397,7 +433,7 @@ impl Pump {
                 Update::Limit { sequence, limit: limit.limit }
             }
             // A later daemon may tell more; what this client does not know changes nothing it shows.
-            _ => return Ok(()),
+            _ => return self.follow(sequence),
         };
         self.tell(update).await
     }
@@ -434,13 +470,23 @@ impl Pump {
         }
     }
 
-    /// Waits while nobody takes updates; goes on without them when nobody will.
-    async fn tell(&mut self, update: Update) -> Result<(), ClientError> {
-        let sequence = update.sequence();
-        if !matches!(update, Update::Snapshot(_)) && self.last != 0 && sequence != self.last + 1 {
+    /// Events come without a gap.
+    fn follow(&mut self, sequence: u64) -> Result<(), ClientError> {
+        if self.last != 0 && sequence != self.last + 1 {
             return Err(ClientError::Protocol(format!("event {sequence} after {}", self.last)));
         }
         self.last = sequence;
+        Ok(())
+    }
+
+    /// Waits while nobody takes updates; goes on without them when nobody will.
+    async fn tell(&mut self, update: Update) -> Result<(), ClientError> {
+        match &update {
+            Update::Snapshot(snapshot) => self.last = snapshot.last_sequence,
+            Update::Task { sequence, .. } | Update::Limit { sequence, .. } => {
+                self.follow(*sequence)?
+            }
+        }
         let _ = self.updates.send(Ok(update)).await;
         Ok(())
     }

@@ -43,6 +43,8 @@ pub struct Place {
     pub offset: u64,
     /// How long it is.
     pub bytes: u32,
+    /// Its CRC-32C.
+    pub crc: u32,
 }
 
 /// A segment that holds records.

@@ -49,11 +49,16 @@ impl SegmentFile {
         Ok(Self(File::from(rustix::fs::open(path.as_std_path(), flags, Mode::empty())?)))
     }
 
-    /// The payload there. It was verified when it was shown, and is not again.
+    /// The payload there, as it was shown. What is no longer that is an error.
     pub fn read(&self, place: Place) -> io::Result<Vec<u8>> {
         let mut payload = vec![0; place.bytes as usize];
         self.0.read_exact_at(&mut payload, place.offset)?;
-        Ok(payload)
+        if crc32c::crc32c(&payload) == place.crc {
+            Ok(payload)
+        } else {
+            let reason = "the record is no longer what was verified";
+            Err(io::Error::new(io::ErrorKind::InvalidData, reason))
+        }
     }
 }
 
@@ -103,4 +108,39 @@ pub(crate) fn read_from<D: Disk>(
         payload_bytes: loaded.payload_bytes,
         warnings,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Journal, Visit};
+    use camino::Utf8PathBuf;
+
+    #[test]
+    fn a_record_is_read_again_as_it_was_shown_or_not_at_all() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Utf8PathBuf::from_path_buf(temp.path().join("journal")).unwrap();
+        let open = |visit: &mut Visitor<'_>| {
+            Journal::open(RealDisk::new(), &dir, Options::default(), visit).unwrap()
+        };
+        open(&mut |_| Ok(())).journal.append(&[b"one", b"two", b""]).unwrap();
+        let mut places = Vec::new();
+        let opened = open(&mut |visit| {
+            if let Visit::Entry(entry) = visit {
+                places.push(entry.place);
+            }
+            Ok(())
+        });
+        let file = SegmentFile::open(&dir, places[0].segment).unwrap();
+        let path = dir.join(segment_name(places[0].segment));
+        let other = File::options().write(true).open(path).unwrap();
+        other.write_all_at(b"x", places[1].offset + 1).unwrap();
+        assert_eq!(file.read(places[0]).unwrap(), b"one");
+        assert_eq!(file.read(places[1]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(file.read(places[2]).unwrap(), b"");
+        // Cut short, as nobody but a stranger does.
+        other.set_len(places[1].offset).unwrap();
+        assert_eq!(file.read(places[1]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        drop(opened);
+    }
 }

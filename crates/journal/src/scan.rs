@@ -165,6 +165,7 @@ fn read_batch(
             segment,
             offset: (offset + 4) as u64,
             bytes: u32::try_from(payload.len()).unwrap_or(u32::MAX),
+            crc: crc32c::crc32c(payload),
         };
         offset += 4 + payload.len();
         on_entry(start, Entry { sequence, payload, place })

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ostler_proto::framed::{
     FRAME_BYTES_MAX, ListResult, Receipt, Task, TaskState, TaskStatus, Verdict, encode_result,
-    fit_list, fit_task, result_bytes_max,
+    fit_list, fit_snapshot, fit_task, result_bytes_max,
 };
 use proptest::prelude::*;
 
@@ -249,5 +249,34 @@ proptest! {
             let added: usize = next.iter().filter(|next| next.0 == share).map(|next| next.1).sum();
             prop_assert!(bytes(&list) + added > max);
         }
+    }
+}
+
+#[test]
+fn r_83_a_snapshot_keeps_every_task_and_the_newest_texts() {
+    let tasks: Vec<_> = (0..6)
+        .map(|id| with_text(task(id, TaskStatus::Completed, lines(10, 8)), "\u{1}\u{1}\u{1}"))
+        .collect();
+    let texts = 109 + 20;
+    let fitted = |texts_max: usize, bytes_max: usize| {
+        let mut fitted = tasks.clone();
+        fit_snapshot(&mut fitted, |_| 1, texts_max, bytes_max);
+        assert_eq!(fitted.len(), 6);
+        let shape = fitted.iter().map(|task| {
+            let text = task.receipt.as_ref().unwrap().text.is_some();
+            (task.log_tail.len(), text)
+        });
+        let bytes = fitted.iter().map(|task| bytes(task) + 1).sum::<usize>();
+        (shape.collect::<Vec<_>>(), bytes)
+    };
+    let whole = (10, true);
+    let (all, full_bytes) = fitted(usize::MAX, usize::MAX);
+    assert_eq!(all, [whole; 6]);
+    assert_eq!(fitted(6 * texts, full_bytes).0, [whole; 6]);
+    assert_eq!(fitted(6 * texts - 1, full_bytes).0[..2], [(9, true), whole]);
+    assert_eq!(fitted(4 * texts + 20, full_bytes).0[..3], [(0, false), (0, true), whole]);
+    for less in [1, 150, 300, 600] {
+        let (shape, bytes) = fitted(usize::MAX, full_bytes - less);
+        assert!(bytes <= full_bytes - less && shape[5] == whole, "{less}: {shape:?}");
     }
 }

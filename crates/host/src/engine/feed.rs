@@ -248,6 +248,19 @@ impl Feed {
         if published.task.attempt == run.attempt { published.tail.clone() } else { None }
     }
 
+    /// Drops what is kept up to a sequence. Whoever has not got past it gets a snapshot on its next
+    /// connection. `false` when nothing of it was there any more.
+    fn lose(&self, upto: u64) -> bool {
+        let mut state = self.lock();
+        let before = state.stretches.len();
+        while let Some(oldest) = state.stretches.front().filter(|oldest| oldest.first <= upto) {
+            let bytes = oldest.bytes();
+            state.bytes -= bytes;
+            state.stretches.pop_front();
+        }
+        state.stretches.len() < before
+    }
+
     fn read(&self, next: u64, bytes_max: usize) -> Result<Vec<Piece>, FellBehind> {
         let state = self.lock();
         if next > state.last {
@@ -458,12 +471,23 @@ impl Drop for Cursor {
     }
 }
 
-/// Renders a stored record of an earlier start, looking for its tail where the state still has it.
+/// Renders a stored record of an earlier start, looking for its tail where the state still has it. A record
+/// that is no longer what was verified at the start is told nobody, and falls out of what is kept.
 pub(crate) fn render_stored(
     feed: &Feed,
+    sequence: u64,
     stored: &StoredRecord,
-) -> Result<record::Event, record::RecordError> {
-    let mut event = record::Event::decode(&stored.file.read(stored.place)?)?;
+) -> Result<record::Event, FellBehind> {
+    let decoded = stored.file.read(stored.place).map_err(record::RecordError::from);
+    let mut event = match decoded.and_then(|payload| record::Event::decode(&payload)) {
+        Ok(event) => event,
+        Err(error) => {
+            if feed.lose(sequence) {
+                tracing::error!(sequence, %error, "a stored event is lost; check the disk");
+            }
+            return Err(FellBehind);
+        }
+    };
     if let record::Event::Task { published, .. } = &mut event
         && published.tail.is_none()
     {

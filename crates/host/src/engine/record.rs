@@ -23,9 +23,6 @@ use crate::wire::convert;
 /// The longest tail in a record, as JSON; what is older is left out (the run directory has it).
 pub(crate) const TAIL_JSON_BYTES_MAX: usize = 1024 * 1024;
 
-/// All tails and answers of a snapshot together; the oldest tasks lose theirs first.
-const SNAPSHOT_TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
-
 /// A record that is not what this program writes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
@@ -266,28 +263,15 @@ pub(crate) fn encode_snapshot(
     tasks: &[Published],
     limit: Option<u8>,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let mut budget = SNAPSHOT_TEXT_BYTES_MAX;
-    let mut stored: Vec<_> = tasks
-        .iter()
-        .rev()
-        .map(|published| {
-            let settled = published.task.status.is_settled();
-            let tail_bytes_max = if settled { TAIL_JSON_BYTES_MAX } else { 0 };
-            let mut stored = store(&published.task, wire(published, tail_bytes_max), &[]);
-            let text = stored.task.receipt.as_ref().and_then(|receipt| receipt.text.as_ref());
-            let tail: usize = stored.task.log_tail.iter().map(String::len).sum();
-            match budget.checked_sub(tail + text.map_or(0, String::len)) {
-                Some(left) => budget = left,
-                None => {
-                    stored.task.log_tail.clear();
-                    stored.task.receipt.iter_mut().for_each(|receipt| receipt.text = None);
-                }
-            }
-            stored
-        })
-        .collect();
-    stored.reverse();
-    serde_json::to_vec(&StoredSnapshot { version: SNAPSHOT_VERSION, limit, tasks: stored })
+    let shown = |published: &Published| {
+        let settled = published.task.status.is_settled();
+        wire(published, if settled { TAIL_JSON_BYTES_MAX } else { 0 })
+    };
+    let mut wires: Vec<_> = tasks.iter().map(shown).collect();
+    convert::fit_snapshot(&mut wires);
+    let stored = tasks.iter().zip(wires);
+    let tasks = stored.map(|(published, wire)| store(&published.task, wire, &[])).collect();
+    serde_json::to_vec(&StoredSnapshot { version: SNAPSHOT_VERSION, limit, tasks })
 }
 
 /// Reads a snapshot.
@@ -385,16 +369,51 @@ mod tests {
         assert!(decode_snapshot(b"{\"version\":2,\"limit\":4,\"tasks\":[]}").is_err());
     }
 
+    /// Tasks whose every word takes six bytes a character.
+    fn escaped(count: u64) -> Vec<Published> {
+        let mut published = published(0, 0, 0);
+        let long = |bytes: usize| "\u{1}".repeat(bytes);
+        let mut outcome = published.task.outcome.as_deref().unwrap().clone();
+        outcome.text = Some(long(64 * 1024));
+        outcome.failure = Some(Failure::new(FailureClass::Unknown, long(500)));
+        outcome.receipt.denials = vec![long(200); 100];
+        let mut tail = Tail::new(TailBounds::default(), None);
+        (0..5).for_each(|_| tail.push(&long(4_096)));
+        published.tail = Some(shared_tail(tail));
+        published.task.outcome = Some(Arc::new(outcome));
+        published.task.log_lines = 5;
+        let numbered = |n: u64| {
+            let mut published = published.clone();
+            let id = TaskId::new(&format!("task-{n}")).unwrap();
+            let spec = TaskSpec { id, cwd: long(4_096), ..(*published.task.spec).clone() };
+            (published.task.spec, published.task.order) = (Arc::new(spec), n);
+            published
+        };
+        (0..count).map(numbered).collect()
+    }
+
     #[test]
     fn r_83_a_snapshot_stays_within_its_bound_and_the_oldest_lose_text_first() {
-        let tasks: Vec<_> = (0..400).map(|n| published(n, 64 * 1024, 5)).collect();
-        let snapshot = encode_snapshot(&tasks, Some(9)).unwrap();
-        assert!(snapshot.len() < SNAPSHOT_TEXT_BYTES_MAX + 4 * 1024 * 1024, "{}", snapshot.len());
-        let state = decode_snapshot(&snapshot).unwrap();
-        assert_eq!((state.limit, state.tasks.len()), (Some(9), 400));
-        let text = |published: &Published| published.task.outcome.as_ref().unwrap().text.clone();
-        assert!(text(state.tasks.last().unwrap()).is_some());
-        assert!(text(state.tasks.first().unwrap()).is_none());
-        assert!(lines(state.tasks.first().unwrap()).is_empty());
+        let mut tasks = escaped(250);
+        tasks.push(published(250, 10, 5));
+        let stored = encode_snapshot(&tasks, Some(9)).unwrap();
+        let sent = convert::snapshot_document(250, &tasks).unwrap();
+        for (what, snapshot) in [("stored", &stored), ("sent", &sent)] {
+            assert!(snapshot.len() <= convert::SNAPSHOT_BYTES_MAX, "{what}: {}", snapshot.len());
+        }
+        let stored = decode_snapshot(&stored).unwrap();
+        assert_eq!((stored.limit, stored.tasks.len()), (Some(9), 251));
+        let stored: Vec<_> = stored.tasks.iter().map(|it| wire(it, usize::MAX)).collect();
+        let sent = framed::Snapshot::parse(&sent).unwrap().tasks;
+        for tasks in [stored, sent] {
+            let text = |task: &framed::Task| task.receipt.as_ref().unwrap().text.is_some();
+            let oldest_with_text = tasks.iter().position(text).unwrap();
+            assert!(tasks.iter().skip(oldest_with_text).all(text), "the newest keep theirs");
+            let (oldest, newest) = (tasks.first().unwrap(), tasks.last().unwrap());
+            assert!(
+                oldest.log_tail.is_empty() && oldest.receipt.as_ref().unwrap().denials.is_empty()
+            );
+            assert_eq!(newest.log_tail.len(), 5);
+        }
     }
 }

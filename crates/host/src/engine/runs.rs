@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use ostler_agents::{DENIALS_MAX, TEXT_BYTES_MAX};
 use ostler_core::clock::Timestamp;
 use ostler_core::id::RunId;
 use ostler_core::outcome::{Failure, FailureClass, Outcome, Receipt};
@@ -17,7 +18,21 @@ use super::RunnerEvent;
 use super::feed::SharedTail;
 use crate::redact::{self, Input};
 use crate::runner::{LogSink, RunFuture, RunOrder, StopSignal, TaskRunner};
-use crate::tail::{Tail, TailBounds};
+use crate::tail::{Tail, TailBounds, json_str_bytes};
+
+/// The message of a failure, which is also the last line of the tail.
+const MESSAGE_BYTES_MAX: usize = crate::tail::PIECE_BYTES_MAX;
+
+/// Any other words of a receipt, each: a statement, a version, the name of a tool or a program. A session or a
+/// commit whose name is longer is left out.
+const WORD_BYTES_MAX: usize = 1_024;
+
+/// Processes that a receipt names as killed, and as kept. The others are left out.
+const KILLED_MAX: usize = 64;
+
+/// The words of one list of a receipt, as JSON. What comes later is left out. With a whole tail and answer
+/// this is what a record of the journal holds, whatever the characters.
+const LIST_JSON_BYTES_MAX: usize = 64 * 1024;
 
 struct LiveRun {
     sink: LogSink,
@@ -66,8 +81,8 @@ impl LiveRuns {
     ) -> Option<RunEnd> {
         let run = order.run.clone();
         let (stop, signal) = StopSignal::new();
-        let sink = LogSink::new(run.clone(), self.events.clone());
         let hidden = Arc::new(Input::new(&order.input.prompt));
+        let sink = LogSink::new(run.clone(), Arc::clone(&hidden), self.events.clone());
         let agent = order.spec.agent.clone().unwrap_or_default();
         let first = catch_unwind(AssertUnwindSafe(|| {
             let mut future = runner.run(order, sink.clone(), signal);
@@ -152,19 +167,30 @@ impl LiveRuns {
         self.remembered.insert(run, tail);
     }
 
-    /// The end of a run without its input and without what reads as a secret: any runner's words are
-    /// journaled and sent.
+    /// The end of a run without its input and without what reads as a secret, and no longer than it may be:
+    /// any runner's words are journaled and sent.
     pub(super) fn redacted(&self, run: &RunId, mut end: RunEnd) -> RunEnd {
-        let hidden = self.runs.get(run).map(|live| &live.hidden);
-        let clean = |text: &mut String| {
-            let shown = hidden.map_or(Cow::Borrowed(&**text), |hidden| hidden.hide(text));
-            let shown = redact::text(&shown).into_owned();
-            *text = shown;
-        };
-        let outcome = &mut end.outcome;
-        let failure = outcome.failure.as_mut().map(|failure| &mut failure.message);
-        let words = [failure, outcome.text.as_mut(), outcome.receipt.statement.as_mut()];
-        words.into_iter().flatten().for_each(clean);
+        let hidden = self.runs.get(run).map(|live| &*live.hidden);
+        let mut words = Words { hidden, cut: false };
+        let Outcome { failure, receipt, text, .. } = &mut end.outcome;
+        if let Some(failure) = failure {
+            words.clean(&mut failure.message, MESSAGE_BYTES_MAX);
+        }
+        if let Some(text) = text {
+            words.clean(text, TEXT_BYTES_MAX);
+        }
+        let said = [receipt.statement.as_mut(), receipt.agent_version.as_mut()];
+        said.into_iter().flatten().for_each(|word| words.clean(word, WORD_BYTES_MAX));
+        words.list(&mut receipt.denials, DENIALS_MAX, |denial| vec![denial]);
+        for list in [&mut receipt.killed, &mut receipt.kept] {
+            words.list(list, KILLED_MAX, |killed| vec![&mut killed.argv0, &mut killed.after]);
+        }
+        // Names that somebody may want to use again stay what they are, or are none.
+        words.cut(&mut receipt.agent, WORD_BYTES_MAX);
+        let heads = receipt.git.as_mut().map(|git| [&mut git.head_before, &mut git.head_after]);
+        let names = heads.into_iter().flatten().chain([&mut receipt.session_id]);
+        names.for_each(|name| words.drop_long(name, WORD_BYTES_MAX));
+        receipt.truncated |= words.cut;
         end
     }
 
@@ -204,6 +230,56 @@ impl LiveRuns {
     pub(super) fn abandon(&mut self) {
         self.runs.values().filter_map(|live| live.work.as_ref()).for_each(AbortHandle::abort);
         self.runs.clear();
+    }
+}
+
+/// What a runner says at the end of a run, on its way to journal and clients.
+struct Words<'a> {
+    hidden: Option<&'a Input>,
+    /// Something was longer than it may be.
+    cut: bool,
+}
+
+impl Words<'_> {
+    /// Hides what must not be shown, then cuts: a part of the prompt would not be found.
+    fn clean(&mut self, words: &mut String, bytes_max: usize) {
+        let shown = self.hidden.map_or(Cow::Borrowed(&**words), |hidden| hidden.hide(words));
+        *words = redact::text(&shown).into_owned();
+        self.cut(words, bytes_max);
+    }
+
+    fn cut(&mut self, words: &mut String, bytes_max: usize) {
+        if words.len() > bytes_max {
+            words.truncate(words.floor_char_boundary(bytes_max));
+            words.shrink_to_fit();
+            self.cut = true;
+        }
+    }
+
+    fn list<T>(
+        &mut self,
+        list: &mut Vec<T>,
+        count_max: usize,
+        words: impl Fn(&mut T) -> Vec<&mut String>,
+    ) {
+        let before = list.len();
+        list.truncate(count_max);
+        let mut bytes = 0;
+        list.retain_mut(|item| {
+            for word in words(item) {
+                self.clean(word, WORD_BYTES_MAX);
+                bytes += json_str_bytes(word);
+            }
+            bytes <= LIST_JSON_BYTES_MAX
+        });
+        list.shrink_to_fit();
+        self.cut |= list.len() < before;
+    }
+
+    fn drop_long(&mut self, name: &mut Option<String>, bytes_max: usize) {
+        if name.take_if(|name| name.len() > bytes_max).is_some() {
+            self.cut = true;
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The prompt inside of log lines.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// What stands in the place of the prompt.
 pub const INPUT_REDACTED: &str = "[task input redacted]";
@@ -9,8 +9,6 @@ pub const INPUT_REDACTED: &str = "[task input redacted]";
 /// A prompt of fewer characters is replaced only where it is a whole line or a whole JSON string;
 /// else it would shred the output.
 const SHORT_CHARS: usize = 16;
-/// A prompt longer than a piece of a log line can be is in none.
-const SEARCHED_BYTES_MAX: usize = crate::tail::PIECE_BYTES_MAX;
 
 /// A prompt to look for. Its `Debug` shows nothing of it.
 pub struct Input {
@@ -32,7 +30,7 @@ impl Input {
     pub fn new(prompt: &str) -> Self {
         let prompt = prompt.trim();
         let mut input = Self { whole_line: None, needles: Vec::new() };
-        if prompt.is_empty() || prompt.len() > SEARCHED_BYTES_MAX {
+        if prompt.is_empty() {
             return input;
         }
         let quoted = serde_json::Value::from(prompt).to_string();
@@ -76,6 +74,9 @@ impl Input {
 
 /// JSON as encoders write it that avoid everything but ASCII.
 fn ascii_only(json: &str) -> String {
+    if json.is_ascii() {
+        return json.to_owned();
+    }
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {
         if character.is_ascii() {
@@ -83,7 +84,8 @@ fn ascii_only(json: &str) -> String {
             continue;
         }
         for unit in character.encode_utf16(&mut [0; 2]) {
-            out.push_str(&format!("\\u{unit:04x}"));
+            // Writing into a string cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
         }
     }
     out

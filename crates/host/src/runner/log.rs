@@ -10,6 +10,7 @@ use ostler_core::id::RunId;
 use tokio::sync::mpsc;
 
 use crate::engine::RunnerEvent;
+use crate::redact::Input;
 
 /// Lines that wait for the engine, for one run. Fewer than a tail holds, so that the mark of dropped ones
 /// is seen.
@@ -38,20 +39,24 @@ pub(crate) struct Taken {
 #[derive(Debug, Clone)]
 pub struct LogSink {
     run: RunId,
+    /// What no line may show.
+    hidden: Arc<Input>,
     queue: Arc<Mutex<Queue>>,
     events: mpsc::Sender<RunnerEvent>,
 }
 
 impl LogSink {
-    pub(crate) fn new(run: RunId, events: mpsc::Sender<RunnerEvent>) -> Self {
-        Self { run, queue: Arc::default(), events }
+    pub(crate) fn new(run: RunId, hidden: Arc<Input>, events: mpsc::Sender<RunnerEvent>) -> Self {
+        Self { run, hidden, queue: Arc::default(), events }
     }
 
-    /// Adds one line; a line above [`LOG_LINE_BYTES_MAX`] is cut, never inside a character. Never
-    /// waits: when the queue is full its oldest line is dropped and the tail will say so.
+    /// Adds one line, without the task's prompt; a line above [`LOG_LINE_BYTES_MAX`] is cut, never inside
+    /// a character. Never waits: when the queue is full its oldest line is dropped and the tail will say so.
     pub fn line(&self, text: &str) {
+        // Before it is cut: no piece shows that it holds a part of the prompt.
+        let text = self.hidden.hide(text);
         let mut queue = self.lock();
-        for piece in pieces(text) {
+        for piece in pieces(&text) {
             if queue.lines.len() >= LOG_QUEUE_LINES_MAX {
                 queue.overflowed = true;
                 queue.lines.pop_front();
@@ -115,7 +120,7 @@ mod tests {
     fn sink() -> (LogSink, mpsc::Receiver<RunnerEvent>) {
         let (events, receiver) = mpsc::channel(4);
         let run = RunId { task: TaskId::new("t").unwrap(), attempt: 1 };
-        (LogSink::new(run, events), receiver)
+        (LogSink::new(run, Arc::new(Input::new("")), events), receiver)
     }
 
     #[test]

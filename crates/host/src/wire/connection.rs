@@ -13,13 +13,13 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::convert;
-use crate::engine::feed::{Cursor, Feed, Opening, Piece, render_stored};
+use crate::engine::feed::{Cursor, Feed, FellBehind, Opening, Piece, render_stored};
 use crate::engine::{CommandReply, CommandRequest, EngineClient, Reply};
 use crate::settings::WireSettings;
 
-/// Commands of one connection that may be unanswered or unsent; then no further one is read. Above
-/// the engine's queue, so that a client which pipelines too much is told so.
-const ANSWERS_MAX: usize = 2_048;
+/// Commands of one connection that may be unanswered or unsent, beyond as many as the engine's queue holds
+/// (`wire.command_queue_max`); then no further one is read. So a client that pipelines too much is told so.
+const ANSWERS_BEYOND_QUEUE_MAX: usize = 1_024;
 
 /// Answers that are written together.
 const ANSWERS_PER_TURN_MAX: usize = 256;
@@ -89,7 +89,8 @@ async fn converse(
     };
     let (opening, cursor) = client.feed.open(hello.resume_after);
     writer.welcome(&opening).await?;
-    let (answers, inbox) = mpsc::channel(ANSWERS_MAX);
+    let (answers, inbox) =
+        mpsc::channel(settings.command_queue_max.saturating_add(ANSWERS_BEYOND_QUEUE_MAX));
     let feed = Arc::clone(&client.feed);
     tokio::select! {
         biased;
@@ -324,8 +325,8 @@ impl Writer {
                         .map_err(End::Encode)?;
                 }
                 Piece::Stored { sequence, record } => {
-                    let event = render_stored(feed, &record)
-                        .map_err(|error| End::Encode(error.to_string()))?;
+                    let event = render_stored(feed, sequence, &record)
+                        .map_err(|FellBehind| End::FellBehind)?;
                     convert::encode_stored(&mut self.out, sequence, &event, max)
                         .map_err(End::Encode)?;
                 }

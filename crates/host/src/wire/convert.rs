@@ -13,6 +13,7 @@ use crate::clock;
 use crate::engine::CommandReply;
 use crate::engine::feed::Published;
 use crate::engine::record::Event;
+use crate::tail::json_str_bytes;
 
 /// A task without its tail.
 pub(crate) fn task(task: &Task) -> framed::Task {
@@ -240,12 +241,31 @@ fn time(text: &str) -> Result<ostler_core::clock::Timestamp, String> {
     clock::from_rfc3339(text).map_err(|error| error.to_string())
 }
 
+/// All tails and answers of a snapshot together, as JSON; the oldest tasks lose theirs first.
+pub(crate) const SNAPSHOT_TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A snapshot, where that can be had by leaving texts and lists out: half of what a client puts together, and
+/// within any `journal.snapshot_bytes_max`. A thousand tasks whose other fields are as long as they may be,
+/// and take six bytes a character, still are within what a client puts together.
+pub(crate) const SNAPSHOT_BYTES_MAX: usize = framed::chunk::DOCUMENT_BYTES_MAX / 2;
+
+/// What a task takes besides its own JSON: its key on the wire, our own fields in the journal; and its share
+/// of what is around all of them.
+const SNAPSHOT_TASK_EXTRA_BYTES: usize = 512;
+
+/// The tasks of a snapshot, on the wire as in the journal, with the texts that they may have.
+pub(crate) fn fit_snapshot(tasks: &mut [framed::Task]) {
+    let extra = |task: &framed::Task| json_str_bytes(&task.task_id) + SNAPSHOT_TASK_EXTRA_BYTES;
+    framed::fit_snapshot(tasks, extra, SNAPSHOT_TEXT_BYTES_MAX, SNAPSHOT_BYTES_MAX);
+}
+
 /// The snapshot document of runtime.md, "Frames".
 pub(crate) fn snapshot_document(
     last_sequence: u64,
     tasks: &[Published],
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let tasks: Vec<_> = tasks.iter().map(published).collect();
+    let mut tasks: Vec<_> = tasks.iter().map(published).collect();
+    fit_snapshot(&mut tasks);
     framed::encode_snapshot(last_sequence, tasks.iter().map(|task| (task.task_id.as_str(), task)))
 }
 

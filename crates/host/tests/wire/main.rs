@@ -12,6 +12,7 @@
     reason = "helpers of tests"
 )]
 
+mod client;
 mod commands;
 mod examples;
 mod frames;

@@ -4,10 +4,13 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use ostler_core::outcome::{Failure, FailureClass, GitChange, Killed};
+use ostler_core::task::{EndStatus, RunEnd};
+
 use super::commands::files;
 use super::raw::submit;
 use super::rig::Rig;
-use super::runner::AT_ONCE;
+use super::runner::{AT_ONCE, end};
 
 const DROP_MARK: &str = "[output truncated: scheduler log queue was full]";
 
@@ -239,6 +242,89 @@ fn r_81_the_prompt_is_in_no_file_and_no_message() {
     looked_at(&rig, &mirror.raw.received);
     let opened = rig.mirror().opened();
     looked_at(&rig, &opened.raw.received);
+}
+
+/// A failure that says this wherever it can say something.
+fn said_everywhere(words: &str) -> RunEnd {
+    let failure = Failure::new(FailureClass::Unknown, words);
+    let mut end = end(EndStatus::Failed, Some(failure));
+    end.outcome.text = Some(words.to_owned());
+    let receipt = &mut end.outcome.receipt;
+    receipt.statement = Some(words.to_owned());
+    receipt.agent_version = Some(words.to_owned());
+    receipt.denials.push(words.to_owned());
+    receipt.killed.push(Killed { pid: 7, argv0: words.to_owned(), after: words.to_owned() });
+    end
+}
+
+/// R-81: a prompt longer than any piece of a line, in the words of a runner that hides nothing itself.
+#[test]
+fn r_81_a_long_prompt_is_hidden_also_where_a_line_is_cut() {
+    let mut rig = Rig::new();
+    let mut mirror = rig.mirror().opened();
+    let words: String = (0..900).map(|n| format!("w{n:05}\n")).collect();
+    let prompt = words.trim();
+    let mut command = submit("t");
+    command["prompt"] = json!(prompt);
+    mirror.raw.call(&command).unwrap();
+    rig.runner.wait_started("t", 1);
+    rig.runner.line("t", &format!("{}{prompt} and so on", "x".repeat(3_000)));
+    rig.runner.line("t", &json!({"type": "user", "text": prompt}).to_string());
+    rig.runner.end("t", said_everywhere(&format!("it could not do {prompt}, sorry")));
+    mirror.until_status("t", "TaskFailed");
+    let task = mirror.known.tasks["t"].clone();
+    let shown = tail(&task);
+    assert!(shown[0].ends_with("xxx[task input redacted] and so on"));
+    assert_eq!(shown[1], r#"{"type":"user","text":"[task input redacted]"}"#);
+    let hidden = "it could not do [task input redacted], sorry";
+    assert_eq!(
+        (&task["failure"]["message"], &task["receipt"]["text"]),
+        (&json!(hidden), &json!(hidden))
+    );
+    assert_eq!(task["receipt"]["statement"], hidden);
+    assert_eq!(task["receipt"]["denials"], json!([hidden]));
+    rig.stop();
+    let mut places = files(rig.folder());
+    places.insert("what was sent".to_owned(), mirror.raw.received);
+    for (place, bytes) in &places {
+        assert!(!contains(bytes, "w00450"), "the prompt is in {place}");
+    }
+}
+
+/// R-88: whatever a runner says at the end of its run, the daemon goes on.
+#[test]
+fn r_88_an_oversized_end_is_cut_and_nothing_fails() {
+    let mut rig = Rig::new();
+    let mut raw = rig.client();
+    rig.running(&mut raw, "t");
+    let mut oversized = said_everywhere(&"\u{1}".repeat(3 * 1024 * 1024));
+    let receipt = &mut oversized.outcome.receipt;
+    let long = "é".repeat(1024 * 1024);
+    (receipt.agent, receipt.session_id) = (long.clone(), Some(long.clone()));
+    let head = Some(long);
+    receipt.git =
+        Some(GitChange { head_before: head.clone(), head_after: head, ..GitChange::default() });
+    receipt.denials = vec!["\u{1}".repeat(1_000); 10_000];
+    let word = "é".repeat(2_000);
+    receipt.kept = vec![Killed { pid: 7, argv0: word.clone(), after: word }; 1_000];
+    rig.runner.end("t", oversized);
+    let is_cut = |task: &Value| {
+        let receipt = &task["receipt"];
+        assert_eq!(receipt["truncated"], true);
+        assert_eq!(receipt["text"].as_str().unwrap().len(), 65_536);
+        assert!((1..=100).contains(&receipt["denials"].as_array().unwrap().len()));
+        assert!(!task["failure"]["message"].as_str().unwrap().is_empty());
+    };
+    let mut mirror = rig.mirror().opened();
+    mirror.until_status("t", "TaskFailed");
+    is_cut(&mirror.known.tasks["t"]);
+    rig.running(&mut raw, "next");
+    rig.runner.complete("next");
+    raw.until_status("next", "TaskCompleted");
+    rig.kill_and_start();
+    let mut mirror = rig.mirror().opened();
+    mirror.until_status("t", "TaskFailed");
+    is_cut(&mirror.known.tasks["t"]);
 }
 
 /// Secrets that lines name are in no message and no file.

@@ -1,10 +1,12 @@
 //! Snapshots, events and cursors.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::commands::files;
 use super::mirror::{Known, Mirror};
 use super::raw::{Raw, submit};
 use super::rig::Rig;
@@ -218,6 +220,58 @@ fn r_37_a_sequence_means_the_same_across_restarts() {
     rig.kill_and_start();
     assert_eq!(told(&rig), before, "after a kill");
     assert_eq!(rig.mirror().current, last, "nothing was added");
+}
+
+/// Writes other bytes over the first such ones in the journal, as a failing disk does.
+fn overwrite(rig: &Rig, old: &str, new: &str) {
+    assert_eq!(old.len(), new.len());
+    for (name, bytes) in files(&rig.runtime_dir().join("journal")) {
+        if let Some(at) = memchr::memmem::find(&bytes, old.as_bytes())
+            && name.contains("segment")
+        {
+            let file = std::fs::OpenOptions::new().write(true).open(name).unwrap();
+            return file.write_all_at(new.as_bytes(), at as u64).unwrap();
+        }
+    }
+    panic!("{old} is in no segment");
+}
+
+/// R-35, R-43: a record of an earlier start that is no longer what was verified then is not told, and
+/// whoever would need it gets a snapshot.
+#[test]
+fn r_43_a_stored_event_that_changed_on_disk_is_a_snapshot_for_whoever_needs_it() {
+    let mut rig = Rig::new();
+    let last = history(&rig, 4);
+    let whole = rig.mirror().opened().known;
+    rig.stop();
+    rig.start();
+    let resume = |after: u64| {
+        let known = Known { last: after, ..Known::default() };
+        Mirror::connect(&rig.socket(), Some(known))
+    };
+    // Before anybody finds out, a client waits behind it.
+    let mut ahead = resume(last);
+    // Its second of three events, still a whole record that says something else.
+    overwrite(
+        &rig,
+        r#""taskId":"h1","sessionId":null,"status":"TaskRunning","#,
+        r#""taskId":"h1","sessionId":null,"status":"TaskFailed" ,"#,
+    );
+    let mut first = resume(3);
+    while first.take() {}
+    assert!(first.known.last <= 4 && first.snapshots == 0, "{:?}", first.known);
+    for after in 0..=4 {
+        let again = resume(after).opened();
+        assert_eq!(again.known, whole, "after {after}");
+    }
+    for after in 5..=last {
+        let mut behind = resume(after);
+        behind.until_sequence(last);
+        assert_eq!(behind.snapshots, 0, "after {after}: what is whole is still told");
+    }
+    let id = ahead.raw.command(&at_once("live"));
+    ahead.raw.result(&id).unwrap();
+    ahead.until_status("live", "TaskCompleted");
 }
 
 /// Lines that take six bytes a character as JSON: 1.5 MB in 250,000 characters.

@@ -47,8 +47,8 @@ pub use frame::{
 };
 pub use message::{ClientMessage, Hello, MessageError};
 pub use result::{
-    LimitResult, ListResult, TaskResult, TaskState, encode_result, fit_list, fit_tails, fit_task,
-    result_bytes_max,
+    LimitResult, ListResult, TaskResult, TaskState, encode_result, fit_list, fit_snapshot,
+    fit_tails, fit_task, result_bytes_max,
 };
 pub use server::{CommandResult, Event, ServerMessage, Welcome};
 pub use task::{

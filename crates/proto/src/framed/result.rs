@@ -1,7 +1,8 @@
-//! Results of commands, and how they are made to fit a frame.
+//! Results of commands, and how they and snapshots are made to fit.
 //!
-//! Owns the shapes and the order in which things are left out: the oldest lines of the tails, evenly; then
-//! the agents' final answers; then the oldest settled tasks. Deliberately absent: which tasks there are.
+//! Owns the shapes and the order in which things are left out of a result: the oldest lines of the tails,
+//! evenly; then the agents' final answers; then the oldest settled tasks. And of a snapshot, where no task
+//! may be missing: tails and answers, then the lists of receipts, of the oldest tasks first. Deliberately absent: which tasks there are.
 
 use std::io::{self, Write};
 
@@ -134,6 +135,66 @@ pub fn fit_list(tasks: Vec<Task>, max_bytes: usize) -> ListResult {
         drop_tasks(&mut list.tasks, too_much + TRUNCATED_MARK_BYTES);
     }
     list
+}
+
+/// Makes the tasks of a snapshot fit, in order of submission; all stay. Tails and answers together get at most
+/// `texts_bytes_max`; the oldest tasks lose theirs first, of each the oldest lines first. Where the tasks are
+/// above `bytes_max` even so, the oldest lose texts and the lists of their receipts. `extra` is what a task
+/// takes besides its own JSON.
+pub fn fit_snapshot(
+    tasks: &mut [Task],
+    extra: impl Fn(&Task) -> usize,
+    texts_bytes_max: usize,
+    bytes_max: usize,
+) {
+    let texts: usize = tasks.iter().map(texts_bytes).sum();
+    shed(tasks, texts.saturating_sub(texts_bytes_max), shed_texts);
+    let all: usize = tasks.iter().map(|task| json_bytes(task) + extra(task)).sum();
+    shed(tasks, all.saturating_sub(bytes_max), |task, excess| {
+        let saved = shed_texts(task, excess);
+        if saved < excess { saved + shed_lists(task) } else { saved }
+    });
+}
+
+/// Saves bytes task by task until `excess` are saved.
+fn shed(tasks: &mut [Task], mut excess: usize, one: impl Fn(&mut Task, usize) -> usize) {
+    for task in tasks {
+        if excess == 0 {
+            return;
+        }
+        excess = excess.saturating_sub(one(task, excess));
+    }
+}
+
+/// The bytes of its tail's lines and its answer.
+fn texts_bytes(task: &Task) -> usize {
+    let tail = tail_costs(&task.log_tail, |line| json_bytes(&line)).last().copied();
+    let text = task.receipt.as_ref().and_then(|receipt| receipt.text.as_ref());
+    tail.unwrap_or(0) + text.map_or(0, json_bytes)
+}
+
+fn shed_texts(task: &mut Task, excess: usize) -> usize {
+    let costs = tail_costs(&task.log_tail, |line| json_bytes(&line));
+    let full = costs.last().copied().unwrap_or(0);
+    let kept = costs.partition_point(|&cost| cost + excess <= full);
+    let cost = kept.checked_sub(1).and_then(|last| costs.get(last)).copied().unwrap_or(0);
+    task.log_tail.drain(..task.log_tail.len() - kept);
+    let mut saved = full - cost;
+    if saved < excess
+        && let Some(text) = task.receipt.as_mut().and_then(|receipt| receipt.text.take())
+    {
+        saved += json_bytes(&text);
+    }
+    saved
+}
+
+fn shed_lists(task: &mut Task) -> usize {
+    let Some(receipt) = &mut task.receipt else { return 0 };
+    let before = json_bytes(receipt);
+    receipt.denials.clear();
+    receipt.killed.clear();
+    receipt.kept.clear();
+    before - json_bytes(receipt)
 }
 
 fn drop_text(task: &mut Task) {
