@@ -392,3 +392,6 @@ fn error_text(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

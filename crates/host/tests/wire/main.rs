@@ -17,6 +17,7 @@ mod examples;
 mod frames;
 mod handshake;
 mod ids;
+mod inline;
 mod list;
 mod load;
 mod mirror;
