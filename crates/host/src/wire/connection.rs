@@ -67,6 +67,8 @@ pub(super) async fn serve(
     gone.store(true, Ordering::Relaxed);
     match end {
         Ok(()) | Err(End::Left) => tracing::debug!("a client left"),
+        // Nothing the client did.
+        Err(end @ End::Encode(_)) => tracing::error!(reason = %end, "a connection ended"),
         Err(end) => tracing::debug!(reason = %end, "a connection ended"),
     }
 }
@@ -324,8 +326,10 @@ impl Writer {
                         .map_err(End::Encode)?;
                 }
                 Piece::Stored { sequence, record } => {
-                    let event = render_stored(feed, &record)
-                        .map_err(|error| End::Encode(error.to_string()))?;
+                    let event = render_stored(feed, &record).map_err(|error| {
+                        let segment = record.place.segment;
+                        End::Encode(format!("event {sequence} in segment {segment}: {error}"))
+                    })?;
                     convert::encode_stored(&mut self.out, sequence, &event, max)
                         .map_err(End::Encode)?;
                 }
