@@ -25,6 +25,7 @@ mod mirror;
 mod output;
 mod raw;
 mod replay;
+mod reserve;
 mod restart;
 mod rig;
 mod runner;
