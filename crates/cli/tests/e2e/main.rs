@@ -22,6 +22,7 @@ mod help;
 mod kill_failed;
 mod options;
 mod permissions;
+mod mount;
 mod rig;
 mod run;
 mod storage;
