@@ -14,6 +14,7 @@
 
 mod commands;
 mod examples;
+mod flush;
 mod frames;
 mod handshake;
 mod ids;
