@@ -23,6 +23,7 @@ mod kill_failed;
 mod options;
 mod permissions;
 mod mount;
+mod replayed;
 mod rig;
 mod run;
 mod storage;

@@ -1,12 +1,18 @@
 //! Which appends are made on the engine's thread, and that they are as durable as the others.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use camino::Utf8PathBuf;
 use ostler_core::clock::Timestamp;
 use ostler_core::id::TaskId;
 use ostler_journal::Visit;
+use ostler_proto::framed::{self, Command};
 
+use super::super::{CommandRequest, Engine, Reply, recover};
 use super::*;
 use crate::clock::SystemClock;
+use crate::runner::{LogSink, RunFuture, RunOrder, StopSignal, TaskRunner};
+use crate::settings::Settings;
 
 /// Appends to the thread until one is made at once; more than this is no fast disk.
 const TRIES_MAX: u32 = 2_000;
@@ -186,4 +192,93 @@ async fn r_58_tasks_that_leave_with_appends_at_once_reach_the_archive_in_order()
     for (id, n) in ids.iter().zip(expected) {
         assert!(id.contains(&format!(r#""t{n}""#)), "{id} is not t{n}");
     }
+}
+
+/// Says how many runs began.
+#[derive(Default)]
+struct Counting {
+    started: AtomicUsize,
+}
+
+impl TaskRunner for Counting {
+    fn run(&self, _order: RunOrder, _log: LogSink, _stop: StopSignal) -> RunFuture {
+        self.started.fetch_add(1, Ordering::SeqCst);
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A disk that takes its time, as long as it is held.
+struct Held {
+    release: blocking::SyncSender<()>,
+    holder: std::thread::JoinHandle<()>,
+}
+
+impl Held {
+    fn new(worker: &Arc<Mutex<Worker>>) -> Self {
+        let worker = Arc::clone(worker);
+        let (release, released) = blocking::sync_channel(1);
+        let (held, is_held) = blocking::sync_channel(1);
+        let holder = std::thread::spawn(move || {
+            let _guard = lock(&worker);
+            held.send(()).unwrap();
+            released.recv().unwrap();
+        });
+        is_held.recv().unwrap();
+        Self { release, holder }
+    }
+
+    fn release(self) {
+        self.release.send(()).unwrap();
+        self.holder.join().unwrap();
+    }
+}
+
+/// R-59, R-60: while the disk takes its time the engine goes on, but what it has not got on disk nobody is
+/// shown, nobody is answered, and no run of it starts.
+#[tokio::test]
+async fn r_59_r_60_nothing_is_shown_answered_or_started_before_it_is_on_disk() {
+    /// Turns in which all of it would have happened.
+    const TURNS: usize = 1_000;
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings::new(Utf8PathBuf::from_path_buf(folder.path().to_owned()).unwrap());
+    let (runner, clock) = (Arc::new(Counting::default()), Arc::new(SystemClock));
+    let recovered = recover(&settings, clock.clone()).unwrap();
+    let (engine, mut handle) = Engine::new(recovered, runner.clone(), clock).unwrap();
+    let worker = Arc::clone(&engine.store.worker);
+    let (client, recovered) = (handle.client(), handle.recovered());
+    let running = tokio::spawn(engine.run());
+    recovered.await;
+    // The first waits for the archive; the others find a disk that is slow, and one that was fast before.
+    for n in 1..=40 {
+        let held = (n == 2 || n == 40).then(|| Held::new(&worker));
+        let before = client.feed.last_sequence();
+        let submit = framed::Submit {
+            task_id: format!("t{n}"),
+            prompt: "do it".to_owned(),
+            cwd: "/".to_owned(),
+            ..framed::Submit::default()
+        };
+        let (reply, mut answer) = tokio::sync::oneshot::channel();
+        client.send(CommandRequest {
+            command: Command::Submit(submit),
+            reply: Reply::new(move |result| drop(reply.send(result.map(drop)))),
+            gone: Arc::default(),
+        });
+        if let Some(held) = held {
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(client.feed.last_sequence(), before, "t{n} was shown");
+            assert!(answer.try_recv().is_err(), "t{n} was answered");
+            assert_eq!(runner.started.load(Ordering::SeqCst), (n - 1).min(4), "t{n} was started");
+            held.release();
+        }
+        assert_eq!(answer.await.unwrap(), Ok(()));
+        let shown = client.feed.last_sequence();
+        assert!(shown > before, "t{n} is shown before it is answered");
+        let on_disk =
+            ostler_journal::verify(&settings.runtime_dir.join("journal"), &settings.journal);
+        assert!(on_disk.unwrap().last_sequence >= shown, "t{n} is on disk");
+    }
+    running.abort();
 }
