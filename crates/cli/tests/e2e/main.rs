@@ -26,6 +26,7 @@ mod mount;
 mod replayed;
 mod rig;
 mod run;
+mod stalled;
 mod storage;
 mod tasks;
 mod tree;
