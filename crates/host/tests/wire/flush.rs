@@ -1,14 +1,11 @@
-//! When changes become durable that nobody waits for, how many share a flush, and what happens to the journal
-//! while no snapshot can be written.
+//! Changes that nobody waits for become durable all the same, and the journal goes on while no snapshot can be
+//! written.
 
 use std::fs;
 use std::path::PathBuf;
 
 use camino::Utf8PathBuf;
-use ostler_core::task::LIMIT_MAX;
-use ostler_journal::{
-    BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Report, SEGMENT_HEADER_BYTES, verify,
-};
+use ostler_journal::{Report, verify};
 use serde_json::json;
 
 use super::raw::{submit, wait_for};
@@ -19,26 +16,6 @@ use super::runner::AT_ONCE;
 fn report(rig: &Rig) -> Report {
     let dir = Utf8PathBuf::from_path_buf(rig.runtime_dir().join("journal")).unwrap();
     verify(&dir, &rig.settings().journal).unwrap()
-}
-
-/// How many batches were appended in between, one a flush. Each is padded to a multiple of eight bytes, so that
-/// of many it is one or the other too many.
-fn batches(before: &Report, after: &Report) -> u64 {
-    let overhead = |report: &Report| {
-        let used: u64 = report.segments.iter().map(|segment| segment.used_bytes).sum();
-        let segments = report.segments.len() as u64 * SEGMENT_HEADER_BYTES;
-        used - segments - report.payload_bytes - report.records * RECORD_OVERHEAD_BYTES
-    };
-    (overhead(after) - overhead(before)) / BATCH_OVERHEAD_BYTES
-}
-
-/// Starts as many runs as there may be; the test ends them.
-fn start_all(rig: &Rig, round: usize) -> Vec<String> {
-    let mut raw = rig.client();
-    raw.call(&json!({"version": 1, "type": "set_limit", "limit": LIMIT_MAX})).unwrap();
-    let tasks: Vec<_> = (0..LIMIT_MAX).map(|n| format!("r{round}-{n}")).collect();
-    tasks.iter().for_each(|task| drop(rig.running(&mut raw, task)));
-    tasks
 }
 
 /// an end comes to everybody by itself, with no command after it, and is on disk by then.
@@ -57,30 +34,6 @@ fn r_60_an_end_that_nobody_waits_for_is_durable_and_told_by_itself() {
     let seen = mirror.known.clone();
     rig.kill_and_start();
     assert_eq!(rig.mirror().opened().known, seen);
-}
-
-/// Ends that come one shortly after the other share flushes. On a disk that takes its time they would do so
-/// anyway, so this is about one that does not.
-#[test]
-fn ends_that_nobody_waits_for_share_flushes() {
-    let rig = Rig::fast(|_| {});
-    let mut mirror = rig.mirror().opened();
-    // A machine with more to do than this may need more in one round, but not in each.
-    let fewest = (0..8).map(|round| {
-        let tasks = start_all(&rig, round);
-        let before = report(&rig);
-        for task in &tasks {
-            rig.runner.complete(task);
-        }
-        for task in &tasks {
-            mirror.until_status(task, "TaskCompleted");
-        }
-        let after = report(&rig);
-        assert_eq!(after.records, before.records + u64::from(LIMIT_MAX));
-        batches(&before, &after)
-    });
-    let fewest = fewest.min().unwrap();
-    assert!(fewest <= 4, "{LIMIT_MAX} ends took {fewest} flushes at least");
 }
 
 fn snapshots(rig: &Rig) -> Vec<PathBuf> {

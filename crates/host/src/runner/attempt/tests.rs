@@ -62,7 +62,6 @@ fn attempt(
             settings: &settings,
             clock: &clock,
             versions: &Versions::default(),
-            on_start: &|| panic!("nothing was started"),
         };
         attempt.run(preparing).await
     };
