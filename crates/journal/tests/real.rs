@@ -1,8 +1,15 @@
 //! The journal on the real file system.
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail by panicking"
+)]
 
 use camino::{Utf8Path, Utf8PathBuf};
-use ostler_journal::{Journal, OpenError, Opened, Options, RealDisk, Visit, batch_cost, verify};
+use ostler_journal::{
+    Journal, OpenError, Opened, Options, Place, RealDisk, SegmentFile, Visit, batch_cost, read,
+    verify,
+};
 
 fn small() -> Options {
     Options {
@@ -108,4 +115,67 @@ fn an_append_costs_what_batch_cost_says_and_bounds_are_kept() {
     assert!(journal.append(&[&[0; 2000], &[0; 2000], &[0; 50]]).is_err());
     assert_eq!(journal.last_sequence(), 2);
     assert!(!journal.is_poisoned());
+}
+
+/// The places of all entries, as a visit shows them.
+fn places(seen: &mut Vec<(u64, Place)>, visit: Visit<'_>) -> Result<(), String> {
+    if let Visit::Entry(entry) = visit {
+        assert_eq!(entry.payload.len(), entry.place.bytes as usize);
+        seen.push((entry.sequence, entry.place));
+    }
+    Ok(())
+}
+
+/// Reads every entry again by its place, through one handle a segment.
+fn assert_read_again(files: &[(u64, SegmentFile)], seen: &[(u64, Place)]) {
+    for (sequence, place) in seen {
+        let (_, file) = files.iter().find(|(number, _)| *number == place.segment).unwrap();
+        assert_eq!(file.read(*place).unwrap(), payload(*sequence), "record {sequence}");
+    }
+}
+
+/// Each entry is read again by its place: those of single and of joined batches, of every segment, after the
+/// segment has been removed, and while the writer goes on in the last one.
+#[test]
+fn entries_are_read_again_by_their_places_also_after_their_segment_is_removed() {
+    let dir = dir();
+    let (opened, _) = open(&dir.path, small()).unwrap();
+    let mut journal = opened.journal;
+    let mut last = 0;
+    let mut append = |journal: &mut Journal<RealDisk>, batches: u64| {
+        for round in 0..batches {
+            let batch: Vec<Vec<u8>> = (1..=round % 4 + 1).map(|n| payload(last + n)).collect();
+            let refs: Vec<&[u8]> = batch.iter().map(Vec::as_slice).collect();
+            last = journal.append(&refs).unwrap();
+        }
+        last
+    };
+    append(&mut journal, 40);
+    drop(journal);
+
+    let mut seen = Vec::new();
+    let opened =
+        Journal::open(RealDisk::new(), &dir.path, small(), &mut |visit| places(&mut seen, visit));
+    let mut journal = opened.unwrap().journal;
+    let segments = journal.segments();
+    assert!(segments.len() > 3, "{segments:?}");
+    assert_eq!(seen.len() as u64, journal.last_sequence());
+    let mut by_reading = Vec::new();
+    read(&dir.path, &small(), &mut |visit| places(&mut by_reading, visit)).unwrap();
+    assert_eq!(by_reading, seen, "a reader and a writer are shown the same places");
+    let open_file = |number| (number, SegmentFile::open(&dir.path, number).unwrap());
+    let files: Vec<_> = segments.iter().map(|segment| open_file(segment.number)).collect();
+    assert_read_again(&files, &seen);
+
+    let kept = segments.last().unwrap();
+    append(&mut journal, 1);
+    journal.remove_segments_below(kept.first_sequence).unwrap();
+    assert!(SegmentFile::open(&dir.path, segments[0].number).is_err(), "it is removed");
+    append(&mut journal, 40);
+    assert_read_again(&files, &seen);
+
+    // A place beyond the end of the file is an error, and no payload of zeros.
+    let place = Place { offset: segments[0].bytes - 1, ..seen[0].1 };
+    assert_eq!(files[0].1.read(place).unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+    assert!(SegmentFile::open(&dir.path, u64::MAX).is_err());
 }

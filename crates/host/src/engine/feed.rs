@@ -483,7 +483,8 @@ pub(crate) fn render_stored(
         Ok(event) => event,
         Err(error) => {
             if feed.lose(sequence) {
-                tracing::error!(sequence, %error, "a stored event is lost; check the disk");
+                let segment = stored.place.segment;
+                tracing::error!(sequence, segment, %error, "a stored event is lost; check the disk");
             }
             return Err(FellBehind);
         }

@@ -493,4 +493,6 @@ fn error_text(error: &dyn std::error::Error) -> String {
 }
 
 #[cfg(test)]
+mod archive_tests;
+#[cfg(test)]
 mod tests;

@@ -467,3 +467,6 @@ fn spawn_failed(kind: ostler_supervise::SpawnErrorKind, message: String) -> Fail
     };
     Failure::new(class, message)
 }
+
+#[cfg(test)]
+mod tests;

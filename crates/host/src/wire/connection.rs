@@ -67,6 +67,8 @@ pub(super) async fn serve(
     gone.store(true, Ordering::Relaxed);
     match end {
         Ok(()) | Err(End::Left) => tracing::debug!("a client left"),
+        // Nothing the client did.
+        Err(end @ End::Encode(_)) => tracing::error!(reason = %end, "a connection ended"),
         Err(end) => tracing::debug!(reason = %end, "a connection ended"),
     }
 }

@@ -9,23 +9,29 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::print_stderr,
     reason = "helpers of tests"
 )]
 
 mod client;
 mod commands;
 mod examples;
+mod flush;
 mod frames;
 mod handshake;
 mod ids;
+mod inline;
 mod list;
 mod load;
+mod logged;
 mod mirror;
 mod output;
 mod raw;
 mod replay;
+mod reserve;
 mod restart;
 mod rig;
 mod runner;
 mod schedule;
 mod start;
+mod stored;

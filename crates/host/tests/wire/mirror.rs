@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::raw::{DEADLINE, Raw};
+use super::raw::{DEADLINE, Raw, hello};
 
 /// A document that comes in slices.
 #[derive(Default)]
@@ -43,7 +43,14 @@ pub(crate) struct Mirror {
 impl Mirror {
     /// Connects. With something known it resumes, else it starts from a snapshot.
     pub(crate) fn connect(socket: &Path, known: Option<Known>) -> Self {
-        let (raw, current) = Raw::hello(socket, known.as_ref().map(|known| known.last));
+        let mut raw = Raw::connect(socket);
+        raw.send(&hello(known.as_ref().map(|known| known.last)));
+        Self::greeted(raw, known)
+    }
+
+    /// A connection that has said hello with that, and waits for its welcome.
+    pub(crate) fn greeted(mut raw: Raw, known: Option<Known>) -> Self {
+        let current = raw.welcome();
         Self {
             raw,
             known: known.unwrap_or_default(),

@@ -63,11 +63,16 @@ impl Raw {
     pub(crate) fn hello(socket: &Path, resume_after: Option<u64>) -> (Self, u64) {
         let mut raw = Self::connect(socket);
         raw.send(&hello(resume_after));
-        let welcome = raw.message().expect("a welcome");
+        let current = raw.welcome();
+        (raw, current)
+    }
+
+    /// The newest sequence that the welcome names, checked.
+    pub(crate) fn welcome(&mut self) -> u64 {
+        let welcome = self.message().expect("a welcome");
         assert_eq!(welcome["type"], "welcome", "{welcome}");
         assert_eq!(welcome["welcome"]["version"], 3);
-        let current = welcome["welcome"]["currentSequence"].as_u64().unwrap();
-        (raw, current)
+        welcome["welcome"]["currentSequence"].as_u64().unwrap()
     }
 
     /// Whether all of it could be sent; the other side may have closed.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::commands::{files, unchanged};
 use super::mirror::{Known, Mirror};
-use super::raw::submit;
+use super::raw::{DEADLINE, Raw, hello, submit, wait_for};
 use super::rig::{Rig, Server};
 use super::runner::AT_ONCE;
 
@@ -225,7 +225,43 @@ fn r_85_an_unfinished_last_record_is_dropped() {
     let mut torn = bytes.clone();
     torn[used - 40..=used].fill(0);
     std::fs::write(&file, &torn).unwrap();
-    super::raw::wait_for("a start", || rig.try_start().ok());
+    wait_for("a start", || rig.try_start().ok());
     let known = rig.mirror().opened().known;
     assert_eq!(known.tasks.keys().collect::<Vec<_>>(), before.tasks.keys().collect::<Vec<_>>());
+}
+
+/// whoever knocks while a start finds runs of an earlier daemon is let in when what became of them
+/// is on disk: the first that anybody is told shows none of them as running.
+#[test]
+fn r_60_r_80_nobody_is_let_in_before_the_recovered_state_is_durable_and_shown() {
+    let mut rig = Rig::new();
+    for round in 0..5 {
+        let mut raw = rig.client();
+        let tasks: Vec<_> = (0..4).map(|n| format!("r{round}-{n}")).collect();
+        tasks.iter().for_each(|task| drop(rig.running(&mut raw, task)));
+        let cursor = rig.mirror().opened().known;
+        assert_eq!(raw.task(&tasks[0])["status"], "TaskRunning");
+        rig.kill();
+        // Both have said all they want to say before the daemon has taken its first step.
+        let (sender, knocked) = std::sync::mpsc::channel();
+        let socket = rig.socket();
+        let last = cursor.last;
+        rig.runner.at_recovery(move || {
+            let knock = |resume_after| {
+                let mut raw = Raw::connect(&socket);
+                raw.send(&hello(resume_after));
+                raw
+            };
+            sender.send((knock(None), knock(Some(last)))).unwrap();
+        });
+        wait_for("a start after a kill", || rig.try_start().ok());
+        let (without, with) = knocked.recv_timeout(DEADLINE).expect("two clients");
+        let first = Mirror::greeted(without, None).opened();
+        let with = Mirror::greeted(with, Some(cursor));
+        for task in &tasks {
+            assert_eq!(first.known.tasks[task]["status"], "TaskInterrupted", "{task}");
+        }
+        assert_eq!(first.known.last, last + tasks.len() as u64);
+        assert_eq!((first.current, with.current), (first.known.last, first.known.last));
+    }
 }

@@ -9,6 +9,7 @@ use ostler_host::{Daemon, Settings, StartError};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
+use super::logged::Logged;
 use super::mirror::Mirror;
 use super::raw::{Raw, wait_for};
 use super::runner::Scripted;
@@ -29,9 +30,19 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a daemon; returns when it serves or did not start.
     pub(crate) fn start(settings: Settings, runner: Scripted) -> Result<Self, StartError> {
+        Self::start_logged(settings, runner, Logged::default())
+    }
+
+    /// The same with a log.
+    pub(crate) fn start_logged(
+        settings: Settings,
+        runner: Scripted,
+        log: Logged,
+    ) -> Result<Self, StartError> {
         let (leave, left) = oneshot::channel();
         let (started, starting) = mpsc::channel();
         let thread = std::thread::spawn(move || {
+            let _log = tracing::subscriber::set_default(log);
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -88,6 +99,8 @@ pub(crate) struct Rig {
     folder: tempfile::TempDir,
     change: fn(&mut Settings),
     pub(crate) runner: Scripted,
+    /// What the daemons said; not what the journal's thread said.
+    pub(crate) log: Logged,
     server: Option<Server>,
 }
 
@@ -104,12 +117,22 @@ impl Rig {
         rig
     }
 
+    /// A daemon on a disk whose flushes take no time, where there is one: there a lone client's appends are
+    /// made on the daemon's own thread.
+    pub(crate) fn fast(change: fn(&mut Settings)) -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let mut rig = Self { folder, ..Self::stopped(change) };
+        rig.start();
+        rig
+    }
+
     /// Everything but the daemon.
     pub(crate) fn stopped(change: fn(&mut Settings)) -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
             change,
             runner: Scripted::default(),
+            log: Logged::default(),
             server: None,
         }
     }
@@ -138,7 +161,8 @@ impl Rig {
 
     pub(crate) fn try_start(&mut self) -> Result<(), StartError> {
         assert!(self.server.is_none(), "it runs already");
-        self.server = Some(Server::start(self.settings(), self.runner.clone())?);
+        self.server =
+            Some(Server::start_logged(self.settings(), self.runner.clone(), self.log.clone())?);
         Ok(())
     }
 

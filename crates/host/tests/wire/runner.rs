@@ -29,7 +29,13 @@ struct State {
     started: Vec<(RunId, String)>,
     live: HashMap<String, Live>,
     stops: Vec<(RunId, StopReason)>,
+    /// What is done on the daemon's own thread when a task is started.
+    at_start: HashMap<String, AtStart>,
+    /// The same when a start of the daemon finds a task that was running.
+    at_recovery: Option<AtStart>,
 }
+
+type AtStart = Box<dyn FnOnce() + Send>;
 
 /// Clones share one state, also across restarts of the daemon.
 #[derive(Clone, Default)]
@@ -79,6 +85,16 @@ impl Scripted {
     #[track_caller]
     pub(crate) fn log(&self, task: &str) -> LogSink {
         self.lock().live.get(task).expect("a live run").log.clone()
+    }
+
+    /// Does this on the daemon's own thread when the task is started: nothing else happens meanwhile.
+    pub(crate) fn at_start(&self, task: &str, work: impl FnOnce() + Send + 'static) {
+        self.lock().at_start.insert(task.to_owned(), Box::new(work));
+    }
+
+    /// The same when a start of the daemon finds a task that was running.
+    pub(crate) fn at_recovery(&self, work: impl FnOnce() + Send + 'static) {
+        self.lock().at_recovery = Some(Box::new(work));
     }
 
     pub(crate) fn line(&self, task: &str, line: &str) {
@@ -133,10 +149,22 @@ pub(crate) fn end(status: EndStatus, failure: Option<Failure>) -> RunEnd {
 }
 
 impl TaskRunner for Scripted {
+    fn abandoned(&self, _run: &RunId) -> Vec<String> {
+        let at_recovery = self.lock().at_recovery.take();
+        if let Some(work) = at_recovery {
+            work();
+        }
+        Vec::new()
+    }
+
     fn run(&self, order: RunOrder, log: LogSink, mut stop: StopSignal) -> RunFuture {
         let task = order.run.task.to_string();
         let (sender, receiver) = oneshot::channel();
         let prompt = order.input.prompt.clone();
+        let at_start = self.lock().at_start.remove(&task);
+        if let Some(work) = at_start {
+            work();
+        }
         {
             let mut state = self.lock();
             state.started.push((order.run.clone(), prompt.clone()));

@@ -284,3 +284,37 @@ fn a_runner_that_panics_fails_its_task_alone() {
     raw.call(&command).unwrap();
     raw.until_status("next", "TaskCompleted");
 }
+
+/// A run whose runner does nothing and does not even hear a stop takes its own place and nothing else.
+#[test]
+fn a_runner_that_hangs_holds_up_its_own_task_only() {
+    let rig = Rig::new();
+    let mut raw = rig.client();
+    set_limit(&mut raw, 2);
+    let mut command = submit("hangs");
+    command["prompt"] = json!(STUBBORN);
+    raw.call(&command).unwrap();
+    rig.runner.wait_started("hangs", 1);
+    let some_more = |raw: &mut Raw, name: &str| {
+        for n in 0..20 {
+            let task = format!("{name}{n}");
+            let mut command = submit(&task);
+            if n % 2 == 0 {
+                command["prompt"] = json!(AT_ONCE);
+                raw.call(&command).unwrap();
+            } else {
+                rig.running(raw, &task);
+                rig.runner.complete(&task);
+            }
+            raw.until_status(&task, "TaskCompleted");
+        }
+    };
+    some_more(&mut raw, "before");
+    let cancel = raw.command(&super::raw::on("cancel", "hangs"));
+    rig.runner.wait_stopped("hangs");
+    some_more(&mut raw, "after");
+    assert_eq!(raw.task("hangs")["status"], "TaskRunning", "its processes may be there");
+    assert!(!raw.kept().any(|message| message["id"] == cancel), "it is not answered");
+    rig.runner.end("hangs", end(EndStatus::Stopped, None));
+    assert_eq!(raw.result(&cancel).unwrap()["state"], "cancelled");
+}
