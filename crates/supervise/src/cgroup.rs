@@ -1,8 +1,9 @@
 //! A cgroup for one run, where the system lets its owner make one (cgroup v2: root, a systemd user service,
 //! a container).
 //!
-//! The shim makes it below its own and moves in before it starts anything, so everything of the run is born
-//! there and no environment or parentage hides it. It serves for the case that the shim itself was killed;
+//! The shim makes it below its own and moves in while it waits for its run, so everything of the run is born
+//! there and no environment or parentage hides it. Moving holds up every start of a process on the machine for a
+//! while, so it is done when nothing is about to start, and a shim that had no time to wait has none. It serves for the case that the shim itself was killed;
 //! while the shim lives, `wait` is the better proof. Where no cgroup can be had, nothing is different.
 
 use std::fs;
@@ -43,7 +44,7 @@ impl Cgroup {
         self.remove();
     }
 
-    /// Removes what a shim of the calling process left that was killed before it had a run.
+    /// Removes what a shim of the calling process left: it cannot remove what it is in.
     pub(crate) fn remove_left(marker: &str) {
         if let Some(own) = own() {
             Self(own.join(name_of(marker))).remove();

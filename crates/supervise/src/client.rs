@@ -38,6 +38,7 @@ pub struct IdleShim {
 /// A shim with a run, and the socket to it.
 #[derive(Debug)]
 pub struct Shim {
+    marker: String,
     child: Child,
     socket: UnixStream,
     identity: Identity,
@@ -178,8 +179,9 @@ impl IdleShim {
         self.socket.set_write_timeout(Some(Duration::from_millis(ORDER_MS_MAX)))?;
         self.socket.write_all(&spec.encode()?)?;
         self.socket.set_nonblocking(true)?;
-        let socket = UnixStream::from_std(self.socket)?;
-        Ok(Shim { child: self.child, socket, identity: self.identity, input: Vec::new() })
+        let Self { marker, child, socket, identity } = self;
+        let socket = UnixStream::from_std(socket)?;
+        Ok(Shim { marker, child, socket, identity, input: Vec::new() })
     }
 }
 
@@ -241,9 +243,11 @@ impl Shim {
         Ok(newest)
     }
 
-    /// Waits until the shim process itself has gone.
+    /// Waits until the shim process itself has gone, and removes the cgroup it was in.
     pub async fn wait(&mut self) -> io::Result<()> {
-        self.child.wait().await.map(|_| ())
+        self.child.wait().await?;
+        Cgroup::remove_left(&self.marker);
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 
 use crate::MARKER_ENV;
@@ -43,13 +44,31 @@ pub fn shim_main() -> ExitCode {
 #[doc(hidden)]
 pub fn shim_main_with(hooks: ShimHooks) -> ExitCode {
     let Ok((control, children)) = set_up() else { return ExitCode::FAILURE };
-    // Before anything is started, and without a run: a shim that waits ahead has the time for it.
-    let cgroup = std::env::var(MARKER_ENV).ok().and_then(|marker| Cgroup::enter(&marker));
+    let Ok(daemon) = control.try_clone() else { return ExitCode::FAILURE };
+    let cgroup = if is_told(&daemon, PollFlags::IN, JOIN_AFTER) { None } else { join() };
     let served = run::run(control, children, cgroup.as_ref(), hooks);
-    if let Some(cgroup) = cgroup {
+    if let Some(cgroup) = cgroup
+        && is_told(&daemon, PollFlags::HUP, Timespec::default())
+    {
+        // Otherwise the daemon removes it when this process is gone.
         cgroup.leave();
     }
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How long a shim waits for its run before it moves into a cgroup: the kernel holds up every start of a process
+/// meanwhile, for 10 ms and more, so nothing may be about to start. A run that comes earlier has none.
+const JOIN_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+fn join() -> Option<Cgroup> {
+    std::env::var(MARKER_ENV).ok().and_then(|marker| Cgroup::enter(&marker))
+}
+
+/// Whether the daemon has said something, or has gone.
+fn is_told(daemon: &UnixStream, what: PollFlags, wait: Timespec) -> bool {
+    let mut fds = [PollFd::new(daemon, PollFlags::IN)];
+    let ready = rustix::event::poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0);
+    ready && fds.iter().any(|fd| fd.revents().intersects(what | PollFlags::HUP))
 }
 
 /// Signals that must not end the shim: it ends by order, or when the daemon is gone. They are caught

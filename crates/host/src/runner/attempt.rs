@@ -139,6 +139,9 @@ impl Attempt<'_> {
         let facts = Facts { own_stop, asked, started_at, agent_id: agent.id() };
         if let Supervised::KillFailed(_) = &supervised {
             linger(shim, run_spec.run_dir.to_string());
+        } else {
+            // It has said its last word, and goes.
+            tokio::spawn(async move { shim.wait().await });
         }
         let mut end = facts.judge(&mut *reader, supervised, self.clock.now().wall);
         if started_at.is_none() {

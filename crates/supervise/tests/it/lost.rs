@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ostler_supervise::rundir::{RunDir, ShimRecord, read_exit};
-use ostler_supervise::{Identity, Report, is_alive, sweep};
+use ostler_supervise::{Identity, IdleShim, Report, RunSpec, Shim, is_alive, sweep};
 
 use crate::rig::*;
 
@@ -107,12 +107,11 @@ async fn a_sweep_goes_down_from_those_that_carry_the_marker() {
 #[tokio::test]
 async fn with_a_cgroup_a_sweep_finds_what_carries_nothing() {
     let rig = Rig::new();
-    let mut shim = rig.start(&rig.play(&["orphan-without-env"])).await;
-    output(&mut shim, 6).await;
-    let Some(cgroup) = read_run_shim(&rig).cgroup.map(PathBuf::from) else {
-        eprintln!("skipped: no cgroup v2 here that this user may write");
+    let Some(mut shim) = start_in_a_cgroup(&rig, &rig.play(&["orphan-without-env"])).await else {
         return;
     };
+    output(&mut shim, 6).await;
+    let cgroup = PathBuf::from(read_run_shim(&rig).cgroup.unwrap());
     kill_9(shim.identity().pid);
     while next(&mut shim).await != Report::Lost {}
     sweep(&rig.marker, None, &[], DEADLINE).await;
@@ -127,14 +126,40 @@ async fn with_a_cgroup_a_sweep_finds_what_carries_nothing() {
 
 #[tokio::test]
 async fn a_cgroup_goes_with_its_shim() {
-    let rig = Rig::new();
-    let mut shim = rig.start(&rig.play(&["leave"])).await;
-    let cgroup = read_run_shim(&rig).cgroup;
-    assert!(ended(&mut shim).await.exit.is_some());
-    shim.wait().await.unwrap();
-    if let Some(cgroup) = cgroup {
-        assert!(!Path::new(&cgroup).exists());
+    // The daemon waits for the shim, or goes first.
+    for waits in [true, false] {
+        let rig = Rig::new();
+        let Some(mut shim) = start_in_a_cgroup(&rig, &rig.play(&["leave"])).await else { return };
+        let cgroup = read_run_shim(&rig).cgroup.unwrap();
+        if waits {
+            assert!(ended(&mut shim).await.exit.is_some());
+            shim.wait().await.unwrap();
+            assert!(!Path::new(&cgroup).exists());
+        } else {
+            drop(shim);
+            eventually("the cgroup is gone", DEADLINE, || !Path::new(&cgroup).exists());
+        }
     }
+}
+
+/// Gives the shim the time to move into a cgroup. `None` where it cannot have one.
+#[expect(clippy::print_stderr, reason = "a skipped test says why")]
+async fn start_in_a_cgroup(rig: &Rig, spec: &RunSpec) -> Option<Shim> {
+    const JOINED_WITHIN: Duration = Duration::from_secs(5);
+    let idle = IdleShim::spawn(&fixture(), &rig.marker).unwrap();
+    let of_shim = format!("/proc/{}/cgroup", idle.identity().pid);
+    let joined = || std::fs::read_to_string(&of_shim).unwrap_or_default().contains(&rig.marker);
+    let began = Instant::now();
+    while !joined() {
+        if began.elapsed() > JOINED_WITHIN {
+            eprintln!("skipped: no cgroup v2 here that this user may write");
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut shim = idle.prepare(spec).unwrap();
+    shim.start().await.unwrap();
+    Some(shim)
 }
 
 fn read_run_shim(rig: &Rig) -> ShimRecord {
