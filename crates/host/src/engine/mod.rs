@@ -66,8 +66,9 @@ const STAY_AWAKE: Duration = Duration::from_micros(100);
 /// The longest wait for a deadline without looking at the clock that counts suspension.
 const NAP_MAX: Duration = Duration::from_secs(30);
 
-/// How long a shutdown waits for runs to end.
-const SHUTDOWN_WAIT: Duration = Duration::from_secs(8);
+/// How long a shutdown waits for runs to end. With what the disk and the clients are given then it stays below
+/// the ten seconds in which a daemon is to be gone.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(7);
 
 /// What runners tell the engine.
 #[derive(Debug)]

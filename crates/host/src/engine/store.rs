@@ -131,7 +131,7 @@ const DONE_MAX: usize = 4;
 
 /// How long an end waits for the disk: once for the last answer, once for the threads. What hangs then is
 /// left to the end of the process; nothing that was reported depends on it.
-const CLOSE_WAIT: Duration = Duration::from_secs(2);
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 impl Store {
     pub(crate) fn start(parts: StoreParts) -> std::io::Result<Self> {
