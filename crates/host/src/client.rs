@@ -259,6 +259,9 @@ impl Client {
         let id = format!("c{number}");
         let message = ClientMessage::command(id.clone(), command)
             .map_err(|error| ClientError::Refused(error.to_string()))?;
+        // What fits no frame is refused here and does not end the connection.
+        framed::encode_into(&mut Vec::new(), &message, FRAME_BYTES_MAX)
+            .map_err(|error| ClientError::Refused(error.to_string()))?;
         let (sender, receiver) = oneshot::channel();
         let gone = || ClientError::Closed("the daemon is gone".to_owned());
         match self.waiting.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {

@@ -28,7 +28,7 @@ pub use procfs::{Identity, Signalled, is_alive, signal_identity};
 pub use protocol::{SpawnErrorKind, StopOrder};
 pub use shim::{ShimHooks, shim_main, shim_main_with};
 pub use spec::{KeptBytes, RunSpec, Stdin, StopPlan};
-pub use sweep::{SweepReport, sweep};
+pub use sweep::{Spared, SweepReport, sweep};
 
 /// The argument that makes the binary a shim.
 pub const SHIM_ARG: &str = "__shim";

@@ -56,17 +56,26 @@ struct Target {
     /// The entry that its environments have.
     wanted: String,
     cgroup: Option<Cgroup>,
-    /// Names of processes that may outlive it.
-    keep: Vec<String>,
+    spared: Option<Spared>,
+}
+
+/// Who may outlive a run.
+#[derive(Debug, Clone, Default)]
+pub struct Spared {
+    /// Names of processes.
+    pub names: Vec<String>,
+    /// The agent itself: no name lets it live.
+    pub leader: u32,
 }
 
 /// Ends every process of the run that carries `marker`, or is in the cgroup that `run_dir` names, but those
-/// that `keep` lets live: TERM, a grace, KILL until two looks in a row find nothing, or `deadline` has passed.
-/// Must be called inside a tokio runtime.
+/// that are spared: TERM, a grace, KILL until two looks in a row find nothing, or `deadline` has passed. Where
+/// the agent's number is not known, nobody can be spared: better a lost helper than an agent left loose. Must be
+/// called inside a tokio runtime.
 pub async fn sweep(
     marker: &str,
     run_dir: Option<&Utf8Path>,
-    keep: &[String],
+    spared: Option<Spared>,
     deadline: Duration,
 ) -> SweepReport {
     let cgroup = run_dir.and_then(|dir| {
@@ -74,7 +83,11 @@ pub async fn sweep(
         Cgroup::recorded(&path, marker)
     });
     let wanted = format!("{MARKER_ENV}={marker}");
-    let target = Arc::new(Target { wanted, cgroup, keep: keep.to_vec() });
+    let target = Arc::new(Target {
+        wanted,
+        cgroup,
+        spared: spared.filter(|spared| !spared.names.is_empty()),
+    });
     let report = end_all(&target, deadline).await;
     if let Some(cgroup) = &target.cgroup {
         cgroup.remove();
@@ -134,7 +147,7 @@ async fn end_all(target: &Arc<Target>, deadline: Duration) -> SweepReport {
         }
         if kill && !found.iter().any(|one| one.is_shim) {
             // Without the race that a storm of forks wins against one signal after the other.
-            let _ = target.cgroup.as_ref().filter(|_| target.keep.is_empty()).map(Cgroup::kill);
+            let _ = target.cgroup.as_ref().filter(|_| target.spared.is_none()).map(Cgroup::kill);
         }
         tokio::time::sleep(Duration::from_millis(ROUND_MS)).await;
     }
@@ -174,19 +187,19 @@ fn find(target: &Target) -> Vec<Found> {
     if let Some(cgroup) = &target.cgroup {
         find_members(cgroup, me, &mut found);
     }
-    spare_kept(&target.keep, &mut found);
+    if let Some(spared) = &target.spared {
+        spare(spared, &mut found);
+    }
     found
 }
 
 /// Takes out whom the keep-list names, and who is below them.
-fn spare_kept(keep: &[String], found: &mut Vec<Found>) {
-    if keep.is_empty() {
-        return;
-    }
+fn spare(spared: &Spared, found: &mut Vec<Found>) {
     let named: Vec<i32> = found
         .iter()
         .map(|one| one.stat.pid)
-        .filter(|pid| keep.iter().any(|name| *name == argv0(*pid)))
+        .filter(|pid| pid.unsigned_abs() != spared.leader)
+        .filter(|pid| spared.names.iter().any(|name| *name == argv0(*pid)))
         .collect();
     let below: Vec<i32> = procfs::descendants(&named).iter().map(|stat| stat.pid).collect();
     found.retain(|one| !named.contains(&one.stat.pid) && !below.contains(&one.stat.pid));

@@ -159,7 +159,7 @@ impl Engine {
             Command::List => self.pending.list(reply),
             // Whatever comes behind an admission that waits also waits: nothing is overtaken, and a
             // cancel finds its task.
-            command if !self.held.is_empty() || !self.admits(&command) => {
+            command if self.waits_behind_others(&command) || !self.admits(&command) => {
                 self.hold(CommandRequest { command, reply, gone });
             }
             Command::Submit(submit) => self.submit(submit, reply),
@@ -273,6 +273,18 @@ impl Engine {
             Command::Retry { .. } | Command::SetLimit { .. } => has_room(),
             _ => true,
         }
+    }
+
+    /// Whether others wait that this command could overtake. A cancel of a task that is there overtakes nothing
+    /// it depends on, and whoever asks for it may not wait for its answer.
+    fn waits_behind_others(&self, command: &Command) -> bool {
+        let cancels = |command: &Command| match command {
+            Command::Cancel { task_id } => {
+                TaskId::new(task_id).is_ok_and(|id| self.state.get(&id).is_some())
+            }
+            _ => false,
+        };
+        !self.held.is_empty() && !cancels(command)
     }
 
     fn is_known(&self, task_id: &str) -> bool {

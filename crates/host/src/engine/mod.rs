@@ -280,6 +280,10 @@ impl Engine {
             let lines = self.runner.abandoned(&run);
             self.runs.remember(run, &lines);
         }
+        // Their ends are recorded now, each within what it may take.
+        for task in self.state.iter().filter(|task| !task.status.is_settled()) {
+            self.reserve.changed(&task.spec.id, task.status, record::task_bytes(task) as u64);
+        }
         self.step(Input::Recover);
     }
 

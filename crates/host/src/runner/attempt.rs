@@ -15,7 +15,7 @@ use ostler_core::clock::{Clock, Timestamp};
 use ostler_core::outcome::{Failure, FailureClass, Killed, Outcome, Receipt};
 use ostler_core::task::{EndStatus, RunEnd, StopReason};
 use ostler_supervise::rundir::{Item, OutputReader, RunDir};
-use ostler_supervise::{Ended, Report, RunSpec, Shim, StopOrder};
+use ostler_supervise::{Ended, Report, RunSpec, Shim, Spared, StopOrder, SweepReport};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -128,6 +128,7 @@ impl Attempt<'_> {
             terminal_grace: self.settings.terminal_grace,
             taken: Some(taken),
             started_at: None,
+            leader: None,
             own_stop: None,
             asked: None,
         };
@@ -235,20 +236,29 @@ impl Attempt<'_> {
     }
 }
 
+/// Ends what the shim has left. Before the agent's number is known nobody is spared.
+async fn sweep(spec: &RunSpec, leader: Option<u32>) -> SweepReport {
+    let spared = leader.map(|leader| Spared { names: spec.keep.clone(), leader });
+    ostler_supervise::sweep(&spec.marker, Some(&spec.run_dir), spared, SWEEP_TIME_MAX).await
+}
+
 /// What would not die is watched until it is gone; the shim goes on sweeping meanwhile.
 fn linger(mut shim: Shim, run: String) {
     tokio::spawn(async move {
         loop {
             match shim.report().await {
                 Report::Empty(_) => {
-                    return tracing::warn!(%run, "what could not be killed is gone now");
+                    tracing::warn!(%run, "what could not be killed is gone now");
+                    break;
                 }
                 Report::Lost => {
-                    return tracing::error!(%run, "the supervisor of what could not be killed is gone");
+                    tracing::error!(%run, "the supervisor of what could not be killed is gone");
+                    break;
                 }
                 _ => {}
             }
         }
+        shim.wait().await
     });
 }
 
@@ -263,6 +273,7 @@ struct Watch<'a> {
     /// Held until the agent has started: its start comes first.
     taken: Option<TakenSpare>,
     started_at: Option<Timestamp>,
+    leader: Option<u32>,
     own_stop: Option<OwnStop>,
     asked: Option<StopReason>,
 }
@@ -280,7 +291,8 @@ impl Watch<'_> {
                     self.order_stop(shim).await;
                 }
                 report = shim.report() => match report {
-                    Report::Started { at_micros, .. } => {
+                    Report::Started { at_micros, pid, .. } => {
+                        self.leader = Some(pid);
                         self.started_at = Some(Timestamp::from_micros(at_micros));
                         self.taken = None;
                     }
@@ -295,7 +307,7 @@ impl Watch<'_> {
                     Report::Ended(ended) => return Supervised::Ended(ended),
                     Report::KillFailed { ended, .. } => return Supervised::KillFailed(ended),
                     Report::Lost => {
-                        let swept = ostler_supervise::sweep(&spec.marker, Some(&spec.run_dir), &spec.keep, SWEEP_TIME_MAX).await;
+                        let swept = sweep(spec, self.leader).await;
                         return Supervised::ShimLost { killed: swept.killed, remaining: swept.remaining };
                     }
                 },

@@ -234,9 +234,8 @@ impl Inner {
     /// The shim of a daemon that died ends its run by itself; this is for shims that died too.
     fn end_what_is_left(&self, marker: &str, dir: &Utf8Path, run: &RunId) {
         let (marker, dir, run) = (marker.to_owned(), dir.to_owned(), run.to_string());
-        let keep = self.settings.keep.clone();
         tokio::spawn(async move {
-            let swept = ostler_supervise::sweep(&marker, Some(&dir), &keep, SWEEP_TIME_MAX).await;
+            let swept = ostler_supervise::sweep(&marker, Some(&dir), None, SWEEP_TIME_MAX).await;
             if !swept.remaining.is_empty() {
                 let left = swept.remaining.len();
                 tracing::error!(%run, left, "processes of an interrupted run could not be killed");

@@ -139,7 +139,9 @@ fn ended_at(dir: &Utf8Path) -> Option<SystemTime> {
         // Just made: its shim has not come yet. One that never comes is old some day.
         Ok(_) => is_abandoned(changed_at),
         // So is one whose records nobody can read; it would count against the bound for ever.
-        Err(_) => !has_living_shim(dir) && is_abandoned(changed_at),
+        Err(error) => {
+            is_damaged(&error) && has_living_shim(dir) == Some(false) && is_abandoned(changed_at)
+        }
     };
     is_over.then_some(changed_at)
 }
@@ -149,10 +151,18 @@ fn is_abandoned(changed_at: SystemTime) -> bool {
     changed_at.elapsed().is_ok_and(|age| age >= DAY)
 }
 
-/// The same as of a whole run, where only that record can be read.
-fn has_living_shim(dir: &Utf8Path) -> bool {
-    let shim = rundir::read_shim(dir).ok().flatten();
-    shim.is_some_and(|shim| ostler_supervise::is_alive(&shim.identity()))
+/// Not merely unreadable at this moment.
+fn is_damaged(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidData, NotFound, Unsupported};
+    matches!(error.kind(), InvalidData | NotFound | Unsupported)
+}
+
+/// The same as of a whole run, where only that record can be read; `None` when it cannot be read just now.
+fn has_living_shim(dir: &Utf8Path) -> Option<bool> {
+    match rundir::read_shim(dir) {
+        Ok(shim) => Some(shim.is_some_and(|shim| ostler_supervise::is_alive(&shim.identity()))),
+        Err(error) => is_damaged(&error).then_some(false),
+    }
 }
 
 /// What a directory takes on disk, one level of subdirectories deep, as run directories are.

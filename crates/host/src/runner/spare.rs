@@ -38,7 +38,7 @@ impl SpareShim {
         }
         match self.spawn() {
             // Another refill may have come first; then this one goes again.
-            Ok(waiting) => drop(self.waiting().replace(waiting)),
+            Ok(waiting) => drop(self.waiting().get_or_insert(waiting)),
             Err(error) => tracing::debug!(%error, "no supervisor could be started ahead"),
         }
     }

@@ -54,7 +54,8 @@ impl Versions {
             VERSION_BYTES_MAX,
         )
         .await;
-        // A program that was too slow, or could not be started, may say it the next time.
+        // A program that could not be started may say it the next time; one that was too slow is not waited for
+        // at the end of every run.
         let version = answer.ok().as_ref().and_then(version_in)?;
         let mut known = self.known();
         if known.len() < PROGRAMS_MAX {
@@ -71,8 +72,9 @@ impl Versions {
 /// What a program says of its version, which may be nothing; `None` when it did not come to an answer.
 fn version_in(answer: &ProbeOutput) -> Option<Option<String>> {
     match answer.exit {
-        Some(Exit::Code(0)) if !answer.timed_out => {}
-        Some(Exit::Code(_)) if !answer.timed_out => return Some(None),
+        _ if answer.timed_out => return Some(None),
+        Some(Exit::Code(0)) => {}
+        Some(Exit::Code(_)) => return Some(None),
         _ => return None,
     }
     let text = String::from_utf8_lossy(&answer.stdout);
@@ -93,9 +95,9 @@ mod tests {
         };
         assert_eq!(answer(Some(Exit::Code(0)), false), Some(Some("1.2.3".to_owned())));
         assert_eq!(answer(Some(Exit::Code(2)), false), Some(None), "it has none to give");
-        assert_eq!(answer(Some(Exit::Signal(9)), true), None, "it was too slow");
+        assert_eq!(answer(Some(Exit::Signal(9)), true), Some(None), "it is too slow");
         assert_eq!(answer(Some(Exit::Signal(9)), false), None, "somebody killed it");
-        assert_eq!(answer(None, true), None);
+        assert_eq!(answer(None, true), Some(None));
     }
 
     #[tokio::test]

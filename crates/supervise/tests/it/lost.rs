@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ostler_supervise::rundir::{RunDir, ShimRecord, read_exit};
-use ostler_supervise::{Identity, IdleShim, Report, RunSpec, Shim, is_alive, sweep};
+use ostler_supervise::{Identity, IdleShim, Report, RunSpec, Shim, Spared, is_alive, sweep};
 
 use crate::rig::*;
 
@@ -61,14 +61,14 @@ async fn kill_9_of_the_shim_is_noticed_and_the_marker_finds_all_it_left() {
         // Somebody else's process with another marker is none of our business.
         let mut other =
             Command::new("sleep").arg("60").env("OSTLER_RUN", "another").spawn().unwrap();
-        let report = sweep(&rig.marker, None, &[], DEADLINE).await;
+        let report = sweep(&rig.marker, None, None, DEADLINE).await;
         assert_eq!(report.remaining, vec![]);
         assert_eq!(rig.alive(), Vec::<String>::new(), "{mode}");
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();
         assert_eq!(read_exit(&rig.dir()).unwrap(), None);
-        sweep(&rig.marker, Some(&rig.dir()), &[], DEADLINE).await;
+        sweep(&rig.marker, Some(&rig.dir()), None, DEADLINE).await;
     }
 }
 
@@ -98,9 +98,9 @@ async fn a_sweep_goes_down_from_those_that_carry_the_marker() {
     kill_9(shim.identity().pid);
     while next(&mut shim).await != Report::Lost {}
     assert_eq!(rig.alive().len(), 2);
-    sweep(&rig.marker, None, &[], DEADLINE).await;
+    sweep(&rig.marker, None, None, DEADLINE).await;
     assert_eq!(rig.alive(), Vec::<String>::new());
-    sweep(&rig.marker, Some(&rig.dir()), &[], DEADLINE).await;
+    sweep(&rig.marker, Some(&rig.dir()), None, DEADLINE).await;
 }
 
 /// The hole that marker and parentage leave: no environment, and no parent that has one.
@@ -114,12 +114,12 @@ async fn with_a_cgroup_a_sweep_finds_what_carries_nothing() {
     let cgroup = PathBuf::from(read_run_shim(&rig).cgroup.unwrap());
     kill_9(shim.identity().pid);
     while next(&mut shim).await != Report::Lost {}
-    sweep(&rig.marker, None, &[], DEADLINE).await;
+    sweep(&rig.marker, None, None, DEADLINE).await;
     assert_eq!(rig.alive().len(), 1, "the marker alone does not find it");
     // A record of another run's cgroup is not followed.
-    sweep("another marker", Some(&rig.dir()), &[], DEADLINE).await;
+    sweep("another marker", Some(&rig.dir()), None, DEADLINE).await;
     assert_eq!(rig.alive().len(), 1);
-    let report = sweep(&rig.marker, Some(&rig.dir()), &[], DEADLINE).await;
+    let report = sweep(&rig.marker, Some(&rig.dir()), None, DEADLINE).await;
     assert_eq!((report.remaining, rig.alive()), (vec![], vec![]));
     assert!(!cgroup.exists(), "the cgroup went with its run");
 }
@@ -176,7 +176,7 @@ async fn a_sweep_beside_a_living_shim_leaves_the_last_word_to_it() {
     output(&mut shim, 6).await;
     let identity = shim.identity().clone();
     drop(shim);
-    let report = sweep(&rig.marker, None, &[], DEADLINE).await;
+    let report = sweep(&rig.marker, None, None, DEADLINE).await;
     assert_eq!((report.remaining, rig.alive()), (vec![], vec![]));
     assert!(!is_alive(&identity));
     let exit = read_exit(&rig.dir()).unwrap().expect("the shim wrote it");
@@ -187,26 +187,30 @@ async fn a_sweep_beside_a_living_shim_leaves_the_last_word_to_it() {
 #[tokio::test]
 async fn a_sweep_spares_who_is_kept() {
     let rig = Rig::new();
-    let keep = ["kept-server".to_owned()];
+    // The agent's own name is on it too, and lets nobody live.
+    let keep = ["kept-server".to_owned(), "supervise-fixture".to_owned()];
     let mut spec = rig.play(&["keep-and-stay"]);
     spec.keep = keep.to_vec();
     let mut shim = rig.start(&spec).await;
+    let Report::Started { pid: leader, .. } = next(&mut shim).await else { panic!("not started") };
     output(&mut shim, 7).await;
     kill_9(shim.identity().pid);
     while next(&mut shim).await != Report::Lost {}
     assert_eq!(rig.alive().len(), 3);
-    let report = sweep(&rig.marker, Some(&rig.dir()), &keep, DEADLINE).await;
+    let spared = Some(Spared { names: keep.to_vec(), leader });
+    let report = sweep(&rig.marker, Some(&rig.dir()), spared, DEADLINE).await;
     assert_eq!(report.remaining, vec![]);
     let left = rig.alive();
-    assert!(left.len() == 1 && left[0].contains("kept-server"), "{left:?}");
-    sweep(&rig.marker, Some(&rig.dir()), &[], DEADLINE).await;
+    assert!(left.len() == 2 && left[0].contains("kept-server"), "{left:?}");
+    assert!(left[1].contains("setsid-sleep"), "the agent is gone: {left:?}");
+    sweep(&rig.marker, Some(&rig.dir()), None, DEADLINE).await;
     assert_eq!(rig.alive(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn a_sweep_without_anybody_is_quick_and_does_nothing() {
     let began = Instant::now();
-    let report = sweep("no such marker", None, &[], DEADLINE).await;
+    let report = sweep("no such marker", None, None, DEADLINE).await;
     assert_eq!(report, Default::default());
     assert!(began.elapsed() < Duration::from_secs(1));
 }
