@@ -164,6 +164,18 @@ fn all_are_interrupted(cwd: &str) {
     assert_eq!(known.tasks.len(), admitted.len());
 }
 
+#[test]
+fn r_80_what_a_kill_left_is_interrupted_by_a_start_on_a_full_disk() {
+    let Some((mut rig, mount)) = rig() else { return };
+    let admitted = admitted(&rig, &long_cwd());
+    mount.fill();
+    rig.kill_and_start();
+    assert_eq!(rig.mirror().opened().known.tasks.len(), admitted.len());
+    rig.stop();
+    assert_eq!(rig.log.with("the journal has failed"), Vec::<String>::new());
+    all_are(&on_disk(&rig), &admitted, "TaskInterrupted");
+}
+
 /// The largest working directory in the fewest characters: each takes six bytes in a record.
 fn long_cwd() -> String {
     format!("/{}", "\u{1}".repeat(3_999))
