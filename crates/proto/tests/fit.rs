@@ -231,7 +231,10 @@ proptest! {
         let full = bytes(&whole(&tasks));
         let max = full.saturating_sub(cut);
         let list = fit_list(tasks.clone(), max.max(41));
-        prop_assume!(!list.truncated);
+        // Two in five; as rejected cases they would be too many for a long run.
+        if list.truncated {
+            return Ok(());
+        }
         let cost = |lines: &[String]| if lines.is_empty() { 0 } else { bytes(&lines) - 2 };
         // A cut tail with one more line would be above every other kept tail, or the list would not fit.
         let largest = list.tasks.iter().map(|task| cost(&task.log_tail)).max().unwrap_or(0);
