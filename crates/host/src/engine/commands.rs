@@ -292,14 +292,6 @@ impl Engine {
             .is_ok_and(|id| self.state.get(&id).is_some() || self.archive.contains(&id))
     }
 
-    pub(super) fn has_room(&self, wanted_bytes: u64) -> bool {
-        let unfinished = self.state.unfinished() as u64;
-        let may_run =
-            unfinished.min(u64::from(self.state.limit())).max(self.state.running() as u64);
-        let ends = self.reserve.bytes(may_run);
-        self.standing.room >= self.in_flight_bytes + self.pending.bytes() + ends + wanted_bytes
-    }
-
     /// An admission waits for the answer to one question: the archive's index, or whether the disk
     /// has room. As many wait as may queue.
     fn hold(&mut self, request: CommandRequest) {

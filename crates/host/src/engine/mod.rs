@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use ostler_core::clock::Clock;
 use ostler_core::id::{RunId, TaskId};
-use ostler_core::task::{self, Effect, Input, RunEnd, StopReason, Task, TaskState, TaskStatus};
+use ostler_core::task::{self, Effect, Input, RunEnd, StopReason, TaskState, TaskStatus};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -47,9 +47,6 @@ const COMMANDS_PER_TURN_MAX: usize = 512;
 
 /// Bytes of journal after which the state is written as a snapshot.
 const SNAPSHOT_EVERY_BYTES: u64 = 4 * 1024 * 1024;
-
-/// The longest tail that is journaled when room is short.
-const SHORT_TAIL_BYTES: usize = 8 * 1024;
 
 /// Room that one admission must find beyond the reserves: its two records and what it then reserves, when
 /// every character of its fields has to be escaped.
@@ -320,27 +317,6 @@ impl Engine {
             }
             Effect::LimitChanged { limit } => self.pending.limit(limit),
             later => self.pending.later(later),
-        }
-    }
-
-    /// A task in the form for which the journal has room, and the room for its tail: all of it while the ends
-    /// of the others keep theirs, and on a disk that stays full the shortest.
-    fn fitted(&self, task: Task) -> (Task, usize) {
-        let words = reserve::words_bytes_max(&task);
-        let all = ADMISSION_BYTES + words + record::TAIL_JSON_BYTES_MAX as u64;
-        if !task.status.is_settled() || self.has_room(all) {
-            return (task, record::TAIL_JSON_BYTES_MAX);
-        }
-        let others = self.reserve.bytes_of_others(&task.spec.id);
-        let taken = self.in_flight_bytes + self.pending.bytes() + others;
-        let free = usize::try_from(self.standing.room.saturating_sub(taken)).unwrap_or(0);
-        let bytes = record::task_bytes(&task);
-        if bytes + SHORT_TAIL_BYTES <= free {
-            (task, SHORT_TAIL_BYTES)
-        } else if bytes <= free {
-            (task, 0)
-        } else {
-            (reserve::shortened(task), 0)
         }
     }
 

@@ -8,6 +8,8 @@ use ostler_core::id::TaskId;
 use ostler_core::outcome::Outcome;
 use ostler_core::task::{Task, TaskStatus};
 
+use super::{ADMISSION_BYTES, Engine, record};
+
 /// What the shortest form of a receipt may add to a task's record, and the record's own cost.
 const RECEIPT_RESERVE_BYTES: u64 = 3 * 1024;
 
@@ -17,6 +19,9 @@ pub(crate) const COMMON_RESERVE_BYTES: u64 = RECEIPT_RESERVE_BYTES + 1024;
 /// Room that every task that may run may need on top of that: its answer, a short tail. Held for as many as may
 /// run at once; on a disk that stays full later ends come in a shorter form.
 pub(crate) const RUNNING_END_RESERVE_BYTES: u64 = 96 * 1024;
+
+/// The longest tail that is journaled when room is short.
+const SHORT_TAIL_BYTES: usize = 8 * 1024;
 
 /// What is left of a failure's message in the shortest form.
 const SHORT_MESSAGE_CHARS_MAX: usize = 200;
@@ -62,8 +67,40 @@ impl Reserve {
     }
 }
 
+impl Engine {
+    /// Whether the journal has room for so much beyond what waits and the ends of everything unfinished.
+    pub(super) fn has_room(&self, wanted_bytes: u64) -> bool {
+        let unfinished = self.state.unfinished() as u64;
+        let may_run =
+            unfinished.min(u64::from(self.state.limit())).max(self.state.running() as u64);
+        let ends = self.reserve.bytes(may_run);
+        self.standing.room >= self.in_flight_bytes + self.pending.bytes() + ends + wanted_bytes
+    }
+
+    /// A task in the form for which the journal has room, and the room for its tail: all of it while the ends
+    /// of the others keep theirs, and on a disk that stays full the shortest.
+    pub(super) fn fitted(&self, task: Task) -> (Task, usize) {
+        let words = words_bytes_max(&task);
+        let all = ADMISSION_BYTES + words + record::TAIL_JSON_BYTES_MAX as u64;
+        if !task.status.is_settled() || self.has_room(all) {
+            return (task, record::TAIL_JSON_BYTES_MAX);
+        }
+        let others = self.reserve.bytes_of_others(&task.spec.id);
+        let taken = self.in_flight_bytes + self.pending.bytes() + others;
+        let free = usize::try_from(self.standing.room.saturating_sub(taken)).unwrap_or(0);
+        let bytes = record::task_bytes(&task);
+        if bytes + SHORT_TAIL_BYTES <= free {
+            (task, SHORT_TAIL_BYTES)
+        } else if bytes <= free {
+            (task, 0)
+        } else {
+            (shortened(task), 0)
+        }
+    }
+}
+
 /// More than the words of an outcome can take in a record.
-pub(super) fn words_bytes_max(task: &Task) -> u64 {
+fn words_bytes_max(task: &Task) -> u64 {
     let Some(outcome) = &task.outcome else { return 0 };
     let receipt = &outcome.receipt;
     let words = [outcome.text.as_ref(), receipt.statement.as_ref()].into_iter().flatten();
@@ -75,7 +112,7 @@ pub(super) fn words_bytes_max(task: &Task) -> u64 {
 }
 
 /// The form of an end that always has room: how it ended, and why. The run directory has the rest.
-pub(super) fn shortened(mut task: Task) -> Task {
+fn shortened(mut task: Task) -> Task {
     let Some(outcome) = &task.outcome else { return task };
     let mut short = Outcome { text: None, ..(**outcome).clone() };
     if let Some(failure) = &mut short.failure {
