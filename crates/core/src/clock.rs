@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// A wall-clock instant in microseconds since 1970-01-01T00:00:00Z. Shown to people, never used to
-/// measure how long something took: it jumps when the clock is set.
+/// A wall-clock instant in microseconds since 1970-01-01T00:00:00Z. Shown to people. One machine
+/// measures with [`BootTime`] instead, since this jumps when the clock is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
@@ -19,6 +19,17 @@ impl Timestamp {
     /// Microseconds since the epoch.
     pub const fn as_micros(self) -> i64 {
         self.0
+    }
+
+    /// This instant moved forward; the far future when it does not fit.
+    pub fn after(self, wait: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)))
+    }
+
+    /// How long from `earlier` until this instant; zero when it lies before. For work that several machines
+    /// see, which share no other clock.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 

@@ -6,5 +6,6 @@
 
 pub mod clock;
 pub mod id;
+pub mod lease;
 pub mod outcome;
 pub mod task;
