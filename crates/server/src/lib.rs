@@ -1,1 +1,25 @@
-//! The fleet server.
+//! The fleet server: issues, agents and leases over HTTP, on SQLite or PostgreSQL.
+//!
+//! Owns: the database, the machines' endpoints (`/api/daemon`), the people's (`/api/v1`), the sweeper and the
+//! administration on the same machine. Deliberately absent: running agents (that is the machine's daemon), and any
+//! rule about what may become of a task (that is `ostler_core::lease`).
+
+mod app;
+mod auth;
+mod board;
+pub mod delivery;
+pub mod harness;
+mod http;
+pub mod machine;
+mod rate;
+pub mod secrets;
+mod serve;
+mod server;
+pub mod settings;
+pub mod store;
+pub mod text;
+pub mod thread;
+pub mod version;
+
+pub use rate::Limits;
+pub use server::{Server, StartError};

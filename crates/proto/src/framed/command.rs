@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::COMMAND_VERSION;
 use super::gate::{self, Fields};
-use super::json::{self, Problem};
+use crate::json::{self, Problem};
 
 /// Characters of a task, session or approval id.
 pub const ID_CHARS_MAX: usize = 256;

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::command::{Command, RawCommand};
 use super::frame::FrameError;
-use super::json::{self, Problem};
+use crate::json::{self, Problem};
 
 /// The longest `id` of a command, in bytes. It comes back in the answer, so it may not fill a frame.
 pub const COMMAND_ID_BYTES_MAX: usize = 4_096;

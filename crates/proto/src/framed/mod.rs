@@ -33,7 +33,6 @@ pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gate;
-mod json;
 pub mod message;
 pub mod result;
 pub mod server;

@@ -4,11 +4,11 @@
 //! nothing, so callers parse the text too. It does not recurse, and its memory is bounded by the text.
 
 /// How deep arrays and objects may nest.
-pub(crate) const DEPTH_MAX: usize = 128;
+pub const DEPTH_MAX: usize = 128;
 
 /// What [`check`] can object to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Problem {
+pub enum Problem {
     /// An object has the same key twice (compared after unescaping).
     DuplicateKey,
     /// Nested deeper than [`DEPTH_MAX`].
@@ -23,7 +23,7 @@ struct Level {
 
 /// Looks for duplicate keys and too much depth in `text`. The value of the top-level key `opaque` is
 /// left unseen.
-pub(crate) fn check(text: &str, opaque: Option<&str>) -> Result<(), Problem> {
+pub fn check(text: &str, opaque: Option<&str>) -> Result<(), Problem> {
     let bytes = text.as_bytes();
     let mut levels: Vec<Level> = Vec::new();
     let mut keys: Vec<std::borrow::Cow<'_, str>> = Vec::new();

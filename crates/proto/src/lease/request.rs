@@ -1,0 +1,383 @@
+//! What a machine sends.
+
+use serde_json::Value;
+
+use super::fields::{Faults, Fields};
+use super::{CONTENT_BYTES_MAX, CUT_MARK, LINES_MAX, WAIT_SECONDS_MAX};
+
+/// Characters of a `daemon_id`.
+const DAEMON_ID_CHARS_MAX: usize = 128;
+/// Characters of a name, a version or a provider.
+const NAME_CHARS_MAX: usize = 128;
+/// Agent CLIs of one machine.
+const PROVIDERS_MAX: usize = 64;
+/// Agents of its own that a machine may bring.
+const ACTORS_MAX: usize = 200;
+/// Characters of an actor's description.
+const DESCRIPTION_CHARS_MAX: usize = 4_096;
+/// Bytes of a registration's capabilities.
+const CAPABILITIES_BYTES_MAX: usize = 4_096;
+/// Characters of the caller's own word for a claim.
+const REQUEST_ID_CHARS_MAX: usize = 128;
+/// Characters of a line's type.
+const TYPE_CHARS_MAX: usize = 32;
+/// Characters of a tool's name.
+const TOOL_CHARS_MAX: usize = 255;
+/// Characters of an agent session id.
+const SESSION_CHARS_MAX: usize = 512;
+/// Characters of a directory.
+const WORK_DIR_CHARS_MAX: usize = 4_096;
+/// Characters of an error or of what a run waits for; longer ones are cut, not refused.
+const ERROR_CHARS_MAX: usize = 16_384;
+/// The highest number of a line.
+const SEQ_MAX: i64 = 1 << 40;
+
+/// `POST /register`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Register {
+    /// The machine's own id.
+    pub daemon_id: String,
+    /// How people know it.
+    pub name: String,
+    /// The daemon's version.
+    pub version: String,
+    /// Its agent CLIs, each once.
+    pub providers: Vec<String>,
+    /// Operating system, architecture and more: a JSON object.
+    pub capabilities: String,
+    /// Agents it runs of its own.
+    pub actors: Option<Vec<ActorSent>>,
+}
+
+/// An agent that a machine brings.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ActorSent {
+    /// Its id there.
+    pub external_id: String,
+    /// How it is called.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+}
+
+impl Register {
+    /// Reads the body.
+    pub fn parse(body: &Value) -> Result<Self, Faults> {
+        let mut fields = Fields::of(body);
+        let daemon_id = fields.word("daemon_id", DAEMON_ID_CHARS_MAX);
+        let name = fields.word("name", NAME_CHARS_MAX);
+        let version = fields.opt_word("version", NAME_CHARS_MAX).unwrap_or_default();
+        let providers = providers(&mut fields);
+        let capabilities = capabilities(&mut fields);
+        let actors = fields.opt_list("actors", ACTORS_MAX).map(|list| actors(&mut fields, list));
+        fields.done(Self { daemon_id, name, version, providers, capabilities, actors })
+    }
+}
+
+fn providers(fields: &mut Fields<'_>) -> Vec<String> {
+    let mut providers: Vec<String> = Vec::new();
+    for value in fields.list("providers", PROVIDERS_MAX) {
+        let word = value.as_str().filter(|word| {
+            !word.is_empty()
+                && word.chars().count() <= NAME_CHARS_MAX
+                && !word.chars().any(char::is_control)
+        });
+        match word {
+            Some(word) if providers.iter().any(|known| known == word) => {}
+            Some(word) => providers.push(word.to_owned()),
+            None => fields.fault("providers", "must be a list of names"),
+        }
+    }
+    providers
+}
+
+fn capabilities(fields: &mut Fields<'_>) -> String {
+    let text = match fields.value("capabilities") {
+        // Some languages write an empty object as an empty list.
+        Some(Value::Array(list)) if list.is_empty() => return "{}".to_owned(),
+        Some(_) => fields
+            .opt_object("capabilities")
+            .map(|object| serde_json::to_string(object).unwrap_or_default()),
+        None => None,
+    };
+    let text = text.unwrap_or_else(|| "{}".to_owned());
+    if text.len() > CAPABILITIES_BYTES_MAX {
+        fields.fault("capabilities", format!("must have at most {CAPABILITIES_BYTES_MAX} bytes"));
+    }
+    text
+}
+
+fn actors(fields: &mut Fields<'_>, list: &[Value]) -> Vec<ActorSent> {
+    let mut actors: Vec<ActorSent> = Vec::new();
+    for (at, value) in list.iter().enumerate() {
+        let mut part = Fields::within(value, format!("actors.{at}."));
+        let external_id = part.word("external_id", DAEMON_ID_CHARS_MAX);
+        let name = part.word("name", NAME_CHARS_MAX);
+        let description = part.opt_text("description", DESCRIPTION_CHARS_MAX).unwrap_or_default();
+        if actors.iter().any(|known| known.external_id == external_id) {
+            part.fault("external_id", "is there twice");
+        }
+        actors.push(fields.take(part.done(ActorSent { external_id, name, description })));
+    }
+    actors
+}
+
+/// `POST /heartbeat`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Which machine.
+    pub daemon_id: String,
+}
+
+impl Heartbeat {
+    /// Reads the body.
+    pub fn parse(body: &Value) -> Result<Self, Faults> {
+        let mut fields = Fields::of(body);
+        let daemon_id = fields.word("daemon_id", DAEMON_ID_CHARS_MAX);
+        fields.done(Self { daemon_id })
+    }
+}
+
+/// `POST /tasks/claim`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Which machine.
+    pub daemon_id: String,
+    /// How long the answer may wait for work; for clients with `long_poll`.
+    pub wait_seconds: u64,
+    /// The same word again gives the same task and lease.
+    pub request_id: Option<String>,
+}
+
+impl Claim {
+    /// Reads the body.
+    pub fn parse(body: &Value) -> Result<Self, Faults> {
+        let mut fields = Fields::of(body);
+        let daemon_id = fields.word("daemon_id", DAEMON_ID_CHARS_MAX);
+        let wait = fields.opt_int("wait_seconds", 0..=86_400).unwrap_or(0);
+        let request_id = fields.opt_word("request_id", REQUEST_ID_CHARS_MAX);
+        let wait_seconds = u64::try_from(wait).unwrap_or(0).min(WAIT_SECONDS_MAX);
+        fields.done(Self { daemon_id, wait_seconds, request_id })
+    }
+}
+
+/// `POST /tasks/{id}/messages`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Messages {
+    /// 1 to 200 lines, as they came.
+    pub lines: Vec<Line>,
+}
+
+/// A line of output.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Line {
+    /// Its number, from 1.
+    pub seq: u64,
+    /// `assistant`, `user`, `tool_use`, `tool_result`, `system`, `stderr` or another word.
+    pub kind: String,
+    /// Its text, cut when it was too long.
+    pub content: Option<String>,
+    /// Which tool.
+    pub tool: Option<String>,
+    /// JSON.
+    pub payload: Option<String>,
+}
+
+impl Messages {
+    /// Reads the body.
+    pub fn parse(body: &Value) -> Result<Self, Faults> {
+        let mut fields = Fields::of(body);
+        let mut lines = Vec::new();
+        for (at, value) in fields.list("messages", LINES_MAX).iter().enumerate() {
+            let mut part = Fields::within(value, format!("messages.{at}."));
+            let seq = part.int("seq", 1..=SEQ_MAX);
+            let kind = part.word("type", TYPE_CHARS_MAX);
+            let content = part.opt_text("content", usize::MAX).map(cut);
+            let tool = part.opt_text("tool", TOOL_CHARS_MAX);
+            let payload = part.value("payload").map(Value::to_string);
+            let seq = u64::try_from(seq).unwrap_or(1);
+            lines.push(fields.take(part.done(Line { seq, kind, content, tool, payload })));
+        }
+        fields.done(Self { lines })
+    }
+}
+
+/// Cuts a text that is too long, at a character, with a mark.
+fn cut(mut text: String) -> String {
+    if text.len() > CONTENT_BYTES_MAX {
+        let mut end = CONTENT_BYTES_MAX - CUT_MARK.len();
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push_str(CUT_MARK);
+    }
+    text
+}
+
+/// Cuts a text to so many characters.
+fn cut_chars(text: String, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => text.get(..end).unwrap_or_default().to_owned(),
+        None => text,
+    }
+}
+
+/// `POST /tasks/{id}/session`, and part of `complete`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Session {
+    /// The CLI's id.
+    pub session_id: Option<String>,
+    /// The directory on the machine.
+    pub work_dir: Option<String>,
+}
+
+impl Session {
+    /// Reads the body; one of the two must be there.
+    pub fn parse(body: &Value) -> Result<Self, Faults> {
+        let mut fields = Fields::of(body);
+        let session = Self::read(&mut fields);
+        if session == Self::default() {
+            fields.fault("session_id", "or work_dir is required");
+        }
+        fields.done(session)
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Self {
+        Self {
+            session_id: fields
+                .opt_text("session_id", SESSION_CHARS_MAX)
+                .filter(|it| !it.is_empty()),
+            work_dir: fields.opt_text("work_dir", WORK_DIR_CHARS_MAX).filter(|it| !it.is_empty()),
+        }
+    }
+}
+
+/// What a run used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Tokens in.
+    pub input_tokens: Option<i64>,
+    /// Tokens out.
+    pub output_tokens: Option<i64>,
+    /// Tokens read from a cache.
+    pub cached_tokens: Option<i64>,
+    /// Tokens written to a cache.
+    pub cache_write_tokens: Option<i64>,
+    /// Millionths of a dollar.
+    pub cost_micros: Option<i64>,
+}
+
+/// `POST /tasks/{id}/complete`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complete {
+    /// As it came: JSON.
+    pub result: String,
+    /// The agent's last message.
+    pub summary: Option<String>,
+    /// As it came; the server judges each.
+    pub artifacts: Value,
+    /// What it used, if it said so.
+    pub usage: Option<Usage>,
+    /// Where it can be resumed.
+    pub session: Session,
+}
+
+impl Complete {
+    /// Reads the body. A result that is no object is kept all the same: losing it would lose the run.
+    pub fn parse(body: &Value) -> Result<Self, Faults> {
+        let mut fields = Fields::of(body);
+        let session = Session::read(&mut fields);
+        let empty = Value::Object(serde_json::Map::new());
+        let result = fields.value("result").unwrap_or(&empty);
+        let summary = result.get("summary").and_then(Value::as_str);
+        let summary = summary.map(|it| it.replace('\0', "\u{2400}"));
+        let artifacts = result.get("artifacts").cloned().unwrap_or(Value::Null);
+        let usage = result.get("usage").filter(|usage| !usage.is_null());
+        let usage = usage.map(|usage| fields.take(parse_usage(usage)));
+        let (result, summary) =
+            (result.to_string(), summary.filter(|text| !text.trim().is_empty()));
+        fields.done(Self { result, summary, artifacts, usage, session })
+    }
+}
+
+fn parse_usage(usage: &Value) -> Result<Usage, Faults> {
+    let mut fields = Fields::within(usage, "result.usage.");
+    let mut counter = |name: &str| fields.opt_int(name, 0..=i64::MAX);
+    let usage = Usage {
+        input_tokens: counter("input_tokens"),
+        output_tokens: counter("output_tokens"),
+        cached_tokens: counter("cached_tokens"),
+        cache_write_tokens: counter("cache_write_tokens"),
+        cost_micros: counter("cost_micros"),
+    };
+    fields.done(usage)
+}
+
+/// `POST /tasks/{id}/fail`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fail {
+    /// What went wrong.
+    pub error: String,
+    /// May be tried again.
+    pub retryable: bool,
+    /// The machine gave it back without a fault of the task.
+    pub handed_back: bool,
+    /// Not before: a usage limit. RFC 3339, as it came.
+    pub not_before: Option<String>,
+}
+
+impl Fail {
+    /// Reads the body.
+    pub fn parse(body: &Value) -> Result<Self, Faults> {
+        let mut fields = Fields::of(body);
+        let error = fields.opt_text("error", usize::MAX);
+        let error = cut_chars(error.unwrap_or_default(), ERROR_CHARS_MAX);
+        let retryable = fields.opt_bool("retryable").unwrap_or(false);
+        let reason = fields.opt_text("reason", NAME_CHARS_MAX);
+        let handed_back = reason.as_deref() == Some("handed_back");
+        let not_before = fields.opt_text("not_before", NAME_CHARS_MAX);
+        fields.done(Self { error, retryable, handed_back, not_before })
+    }
+}
+
+/// `POST /tasks/{id}/await`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Await {
+    /// `approval` or `input`.
+    pub waiting_for: String,
+    /// In the agent's words.
+    pub summary: String,
+}
+
+impl Await {
+    /// Reads the body.
+    pub fn parse(body: &Value) -> Result<Self, Faults> {
+        let mut fields = Fields::of(body);
+        let waiting_for = fields.text("waiting_for", NAME_CHARS_MAX);
+        if !matches!(waiting_for.as_str(), "" | "approval" | "input") {
+            fields.fault("waiting_for", "must be approval or input");
+        }
+        let summary = cut_chars(fields.text("summary", usize::MAX), ERROR_CHARS_MAX);
+        fields.done(Self { waiting_for, summary })
+    }
+}
+
+/// `POST /tasks/{id}/resume`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resume {
+    /// The machine that ran it.
+    pub daemon_id: String,
+    /// The same word again gives the same lease.
+    pub request_id: Option<String>,
+}
+
+impl Resume {
+    /// Reads the body.
+    pub fn parse(body: &Value) -> Result<Self, Faults> {
+        let mut fields = Fields::of(body);
+        let daemon_id = fields.word("daemon_id", DAEMON_ID_CHARS_MAX);
+        let request_id = fields.opt_word("request_id", REQUEST_ID_CHARS_MAX);
+        fields.done(Self { daemon_id, request_id })
+    }
+}

@@ -1,0 +1,212 @@
+//! Answers and bodies, the same for every endpoint: JSON always, errors with `message`.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use http_body_util::{BodyExt as _, Limited};
+use ostler_core::lease::Refusal;
+use ostler_proto::lease::{ErrorBody, Faults};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::store::StoreError;
+
+/// How long a body may take to arrive.
+const BODY_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// A refusal, to become an answer.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Box<ErrorBody>,
+}
+
+impl Fault {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        let body = ErrorBody {
+            message: message.into(),
+            code: None,
+            errors: None,
+            retry_after: None,
+            minimum_version: None,
+            download_url: None,
+        };
+        Self { status, body: Box::new(body) }
+    }
+
+    pub(crate) fn code(mut self, code: &str) -> Self {
+        self.body.code = Some(code.to_owned());
+        self
+    }
+
+    pub(crate) fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "There is no such thing here.").code("not_found")
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        let message = "The token is missing, unknown, revoked or expired. Send it as \
+                       `Authorization: Bearer …`.";
+        Self::new(StatusCode::UNAUTHORIZED, message).code("unauthorized")
+    }
+
+    pub(crate) fn field(field: &str, fault: impl Into<String>) -> Self {
+        let mut faults = Faults::default();
+        faults.add(field, fault);
+        faults.into()
+    }
+
+    pub(crate) fn into_response(self) -> Response {
+        let retry_after = self.body.retry_after;
+        let mut response = json(self.status, &*self.body);
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        response
+    }
+}
+
+impl From<Faults> for Fault {
+    fn from(faults: Faults) -> Self {
+        let message = format!("The request is not valid: {}.", faults.to_sentence());
+        let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, message).code("invalid");
+        fault.body.errors = Some(faults.to_json());
+        fault
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        let (message, code) = match refusal {
+            Refusal::LeaseLost => (
+                "You hold no lease on this task: send its X-Felagi-Lease, or stop working on it.".to_owned(),
+                "lease_lost",
+            ),
+            Refusal::LeaseExpired => (
+                "Your lease on this task ran out and was taken. Stop working on it.".to_owned(),
+                "lease_expired",
+            ),
+            Refusal::BadState(state) => {
+                (format!("The task is {}, which does not allow this.", state.word()), "bad_state")
+            }
+        };
+        Self::new(StatusCode::CONFLICT, message).code(code)
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NotFound => Self::not_found(),
+            StoreError::Refused(refusal) => refusal.into(),
+            StoreError::Conflict(message) => Self::new(StatusCode::CONFLICT, message).code("conflict"),
+            StoreError::Invalid { field, fault } => Self::field(field, fault),
+            StoreError::Database(_) | StoreError::Busy => {
+                if let StoreError::Database(error) = &error {
+                    tracing::warn!(%error, "the database did not answer");
+                }
+                let message = "The server cannot take this now; try again.";
+                let mut fault = Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy");
+                fault.body.retry_after = Some(1);
+                fault
+            }
+        }
+    }
+}
+
+/// A JSON answer.
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    let bytes = serde_json::to_vec(value).unwrap_or_default();
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// 204.
+pub(crate) fn no_content() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+/// The value of a header, when it is one and readable.
+pub(crate) fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// The bearer token.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = header_text(headers, "authorization")?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Reads a body of at most `bytes_max`. Compressed ones are refused: a small one can become any size.
+pub(crate) async fn read_bytes(
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: usize,
+) -> Result<bytes::Bytes, Fault> {
+    if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
+        && encoding != "identity"
+    {
+        let message = "Compressed bodies are not accepted: send it without Content-Encoding.";
+        return Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    let too_large = || {
+        let message = format!("The body is larger than {bytes_max} bytes.");
+        Fault::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("too_large")
+    };
+    let declared = header_text(headers, "content-length").and_then(|text| text.parse::<u64>().ok());
+    if declared.is_some_and(|bytes| bytes > bytes_max as u64) {
+        return Err(too_large());
+    }
+    let read = tokio::time::timeout(BODY_WAIT_MAX, Limited::new(body, bytes_max).collect());
+    match read.await {
+        Err(_) => {
+            Err(Fault::new(StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time."))
+        }
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Fault::new(StatusCode::BAD_REQUEST, "The body ended early.")),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+    }
+}
+
+/// Reads a JSON body. An empty one is an empty object, for calls that need no field. In the field `opaque`,
+/// which is kept as it comes, a doubled field is let be: refusing it would lose what somebody's agent did.
+pub(crate) async fn read_json(
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: usize,
+    opaque: Option<&str>,
+) -> Result<Value, Fault> {
+    let bytes = read_bytes(headers, body, bytes_max).await?;
+    let bad = |message: &str| Fault::new(StatusCode::BAD_REQUEST, message).code("bad_json");
+    if bytes.is_empty() {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|_| bad("The body is not UTF-8."))?;
+    match ostler_proto::json::check(text, opaque) {
+        Ok(()) => {}
+        Err(ostler_proto::json::Problem::DuplicateKey) => {
+            return Err(bad("The body has a field twice."));
+        }
+        Err(ostler_proto::json::Problem::TooDeep) => {
+            return Err(bad("The body is nested too deeply."));
+        }
+    }
+    serde_json::from_str(text).map_err(|_| bad("The body is not JSON."))
+}
+
+/// An instant as the wires write it.
+pub(crate) fn instant(at: ostler_core::clock::Timestamp) -> String {
+    match jiff::Timestamp::from_microsecond(at.as_micros()) {
+        Ok(at) => at.strftime("%Y-%m-%dT%H:%M:%S+00:00").to_string(),
+        Err(_) => String::new(),
+    }
+}

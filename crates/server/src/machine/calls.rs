@@ -1,0 +1,234 @@
+//! What the holder of a task says about it.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use ostler_core::clock::Timestamp;
+use ostler_core::lease::{self as machine, Failing, Input, LeaseHash, WaitingFor};
+use ostler_proto::lease::{
+    Appended, Await, Complete, Fail, LEASE_HEADER, Messages, Resume, Resumed, Session, Status,
+    StreamStatus, Waiting,
+};
+use serde_json::Value;
+
+use super::{Call, register};
+use crate::http::{Fault, header_text, instant, json};
+use crate::secrets::hash_token;
+use crate::store::{
+    Completion, LeaseStore as _, Line, Payload, SessionReport, Stepped, TaskCall, Usage, What,
+};
+use crate::{delivery, text};
+
+/// How far ahead a usage limit may park a task.
+const PARK_MAX: std::time::Duration = std::time::Duration::from_secs(31 * 24 * 3600);
+
+impl Call {
+    fn lease(&self) -> Option<LeaseHash> {
+        header_text(&self.headers, LEASE_HEADER).map(|token| LeaseHash(hash_token(token)))
+    }
+
+    /// Reads the body with `parse` and does `call`. When the body is wrong, what would be refused without it is
+    /// refused first: nobody learns about bodies of tasks that are not theirs.
+    async fn say<T>(
+        mut self,
+        parse: impl FnOnce(&Value) -> Result<T, Fault>,
+        call: impl FnOnce(T) -> (machine::Call, Payload),
+    ) -> Result<Stepped, Fault> {
+        let body = std::mem::replace(&mut self.body, Ok(Value::Null));
+        let lease = self.lease();
+        match body.and_then(|body| parse(&body)) {
+            Ok(parsed) => {
+                let (call, with) = call(parsed);
+                let what = What::Input(Input::Held { lease, call });
+                self.step(what, with).await
+            }
+            Err(fault) => {
+                self.app
+                    .store
+                    .task_check(self.identity.workspace_id, &self.task_id, lease)
+                    .await?;
+                Err(fault)
+            }
+        }
+    }
+
+    async fn step(self, what: What, with: Payload) -> Result<Stepped, Fault> {
+        let workspace_id = self.identity.workspace_id;
+        let call = TaskCall { workspace_id, task_id: self.task_id, what, with };
+        Ok(self.app.store.task_call(call).await?)
+    }
+}
+
+fn stream_status(stepped: &Stepped) -> Response {
+    let body = StreamStatus {
+        status: stepped.answer.status.word().to_owned(),
+        lease_expires_at: stepped.answer.expires_at.map(instant),
+        cancel_requested: stepped.answer.cancel_requested,
+    };
+    json(StatusCode::OK, &body)
+}
+
+fn status(stepped: &Stepped) -> Response {
+    let status = stepped.answer.status.word().to_owned();
+    json(StatusCode::OK, &Status { status, decisions: Vec::new() })
+}
+
+/// The process runs.
+pub(super) async fn start(call: Call) -> Result<Response, Fault> {
+    let stepped = call.say(|_| Ok(()), |()| (machine::Call::Start, Payload::None)).await?;
+    Ok(stream_status(&stepped))
+}
+
+/// Output.
+pub(super) async fn messages(call: Call) -> Result<Response, Fault> {
+    let stepped = call.say(
+        |body| Ok(Messages::parse(body)?),
+        |sent| {
+            let highest = sent.lines.iter().map(|line| line.seq).max().unwrap_or(0);
+            let lines = sent.lines.into_iter().map(|line| Line {
+                seq: line.seq,
+                kind: line.kind,
+                content: line.content,
+                tool: line.tool,
+                payload: line.payload,
+            });
+            (machine::Call::Messages { highest }, Payload::Lines(lines.collect()))
+        },
+    );
+    let stepped = stepped.await?;
+    let body = Appended {
+        accepted: stepped.accepted,
+        next_seq: stepped.next_seq,
+        lease_expires_at: stepped.answer.expires_at.map(instant),
+        cancel_requested: stepped.answer.cancel_requested,
+    };
+    Ok(json(StatusCode::ACCEPTED, &body))
+}
+
+fn report(session: Session) -> SessionReport {
+    SessionReport { session_id: session.session_id, work_dir: session.work_dir }
+}
+
+/// The agent's session, as soon as it is known.
+pub(super) async fn session(call: Call) -> Result<Response, Fault> {
+    let stepped = call.say(
+        |body| Ok(Session::parse(body)?),
+        |sent| (machine::Call::Session, Payload::Session(report(sent))),
+    );
+    Ok(stream_status(&stepped.await?))
+}
+
+/// The run ended well.
+pub(super) async fn complete(call: Call) -> Result<Response, Fault> {
+    let task_id = call.task_id.clone();
+    let stepped = call.say(
+        |body| Ok(Complete::parse(body)?),
+        |sent| {
+            let accepted = delivery::accept(&sent.artifacts);
+            for (at, reason) in &accepted.dropped {
+                tracing::warn!(task_id, at, %reason, "an artifact was left out");
+            }
+            let completion = Completion {
+                result: sent.result,
+                comment: sent.summary.as_deref().map(text::markdown_to_html),
+                session: report(sent.session),
+                usage: sent.usage.map(|it| Usage {
+                    input_tokens: it.input_tokens,
+                    output_tokens: it.output_tokens,
+                    cached_tokens: it.cached_tokens,
+                    cache_write_tokens: it.cache_write_tokens,
+                    cost_micros: it.cost_micros,
+                }),
+                deliveries: accepted.deliveries,
+            };
+            (machine::Call::Complete, Payload::Completion(Box::new(completion)))
+        },
+    );
+    Ok(status(&stepped.await?))
+}
+
+/// The run ended badly.
+pub(super) async fn fail(call: Call) -> Result<Response, Fault> {
+    let now = call.app.store.now();
+    let stepped = call.say(
+        |body| {
+            let sent = Fail::parse(body)?;
+            let not_before = not_before(sent.not_before.as_deref(), now)?;
+            let failing = Failing {
+                retryable: sent.retryable,
+                handed_back: sent.handed_back,
+                not_before: not_before.filter(|_| sent.retryable),
+            };
+            Ok((failing, sent.error))
+        },
+        |(failing, error)| (machine::Call::Fail(failing), Payload::Failure(error)),
+    );
+    Ok(status(&stepped.await?))
+}
+
+fn not_before(text: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
+    let Some(text) = text else { return Ok(None) };
+    let Ok(at) = text.parse::<jiff::Timestamp>() else {
+        return Err(Fault::field("not_before", "must be an instant like 2026-07-31T06:12:00+00:00"));
+    };
+    let at = Timestamp::from_micros(at.as_microsecond());
+    if at > now.after(PARK_MAX) {
+        return Err(Fault::field("not_before", "must be within 31 days"));
+    }
+    Ok(Some(at))
+}
+
+/// The process was stopped.
+pub(super) async fn cancel_ack(call: Call) -> Result<Response, Fault> {
+    let stepped = call.say(|_| Ok(()), |()| (machine::Call::CancelAck, Payload::None)).await?;
+    Ok(status(&stepped))
+}
+
+/// The run waits for a person.
+pub(super) async fn wait(call: Call) -> Result<Response, Fault> {
+    let stepped = call.say(
+        |body| {
+            let sent = Await::parse(body)?;
+            let what = WaitingFor::from_word(&sent.waiting_for);
+            let what = what.ok_or_else(|| Fault::field("waiting_for", "must be approval or input"))?;
+            Ok((what, sent.summary))
+        },
+        |(what, summary)| (machine::Call::Await { what, summary }, Payload::None),
+    );
+    let stepped = stepped.await?;
+    let body = Waiting {
+        status: stepped.answer.status.word().to_owned(),
+        waiting_since: stepped.waiting_since.map(instant),
+    };
+    Ok(json(StatusCode::OK, &body))
+}
+
+/// The run goes on: the machine is the proof, not a lease.
+pub(super) async fn resume(mut call: Call) -> Result<Response, Fault> {
+    let body = std::mem::replace(&mut call.body, Ok(Value::Null));
+    let sent = match body.and_then(|body| Ok(Resume::parse(&body)?)) {
+        Ok(sent) => sent,
+        Err(fault) => {
+            call.app.store.task_exists(call.identity.workspace_id, &call.task_id).await?;
+            return Err(fault);
+        }
+    };
+    let workspace_id = call.identity.workspace_id;
+    let known = match call.app.machine(workspace_id, &sent.daemon_id).await {
+        Ok(known) => known.runtimes,
+        // A machine nobody knows runs nothing: the task's own refusal says so.
+        Err(crate::store::StoreError::NotFound) => Vec::new(),
+        Err(error) => return Err(register::unregistered(error)),
+    };
+    let app = std::sync::Arc::clone(&call.app);
+    let runtimes = known.into_iter().map(|(id, _)| id).collect();
+    let what = What::Resume { runtimes, request: sent.request_id };
+    let stepped = call.step(what, Payload::None).await?;
+    app.machines.forget(workspace_id, &sent.daemon_id);
+    let body = Resumed {
+        status: stepped.answer.status.word().to_owned(),
+        lease_token: stepped.lease_token.unwrap_or_default(),
+        lease_expires_at: stepped.answer.expires_at.map(instant),
+        cancel_requested: stepped.answer.cancel_requested,
+    };
+    Ok(json(StatusCode::OK, &body))
+}

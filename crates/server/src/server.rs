@@ -1,0 +1,207 @@
+//! One server, from start to end: opens the store, listens, sweeps, and stops in order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ostler_core::clock::Timestamp;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::{App, Machines, WRITE_SEEN_EVERY};
+use crate::auth::{self, Tokens};
+use crate::board::{Board, Hints, LOOK_EVERY};
+use crate::rate::Rates;
+use crate::secrets::Keyring;
+use crate::settings::Settings;
+use crate::store::sql::{Clock, OpenError, Opening, SqlStore};
+use crate::store::{LeaseStore as _, StoreError, Sweep};
+use crate::{machine, serve};
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The database cannot be used.
+    #[error("cannot use the database")]
+    Database(#[from] OpenError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A server that serves.
+pub struct Server {
+    app: Arc<App>,
+    address: SocketAddr,
+    stop: CancellationToken,
+    tracker: TaskTracker,
+}
+
+/// The machine's own clock.
+pub fn system_clock() -> Clock {
+    Arc::new(|| Timestamp::from_micros(jiff::Timestamp::now().as_microsecond()))
+}
+
+impl Server {
+    /// Opens the database, brings its tables up to date and listens.
+    pub async fn start(settings: Settings, keyring: Keyring, clock: Clock) -> Result<Self, StartError> {
+        let board = Arc::new(Board::new());
+        let tokens = Arc::new(Tokens::new());
+        let machines = Arc::new(Machines::new());
+        let hear = {
+            let (board, tokens, machines) =
+                (Arc::clone(&board), Arc::clone(&tokens), Arc::clone(&machines));
+            move |hints: Hints| heard(&board, &tokens, &machines, &hints)
+        };
+        let store = SqlStore::open(Opening {
+            url: &settings.database,
+            keyring,
+            policy: settings.policy,
+            clock,
+            on_hints: Arc::new(hear),
+        });
+        let store = store.await?;
+        let address = settings.listen;
+        let listen = async { TcpListener::bind(address).await.and_then(|it| Ok((it.local_addr()?, it))) };
+        let (address, listener) =
+            listen.await.map_err(|source| StartError::Listen { address, source })?;
+        let stopping = CancellationToken::new();
+        let rates = Rates::new(settings.limits);
+        let app = Arc::new(App {
+            settings,
+            store,
+            board,
+            tokens,
+            rates,
+            machines,
+            stopping: stopping.clone(),
+        });
+        let stop = CancellationToken::new();
+        let tracker = TaskTracker::new();
+        let router = machine::router(Arc::clone(&app));
+        let serving = {
+            let stopping = stopping.clone();
+            async move { serve::run(listener, router, stopping).await }
+        };
+        tracker.spawn(serving);
+        tracker.spawn(every(LOOK_EVERY, stop.clone(), Arc::clone(&app), Chore::Look));
+        tracker.spawn(every(auth::ASK_EVERY, stop.clone(), Arc::clone(&app), Chore::Ask));
+        tracker.spawn(every(WRITE_SEEN_EVERY, stop.clone(), Arc::clone(&app), Chore::Seen));
+        tracker.spawn(sweep(stop.clone(), Arc::clone(&app)));
+        Ok(Self { app, address, stop, tracker })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Finishes requests that are on their way, writes down what is known, and closes the database. Leases stay
+    /// with their machines.
+    pub async fn stop(self) {
+        self.app.stopping.cancel();
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+        if let Err(error) = write_seen(&self.app).await {
+            tracing::warn!(%error, "cannot write down which machines were heard of");
+        }
+        self.app.store.close().await;
+    }
+}
+
+/// A transaction was committed, here or on another server.
+fn heard(board: &Board, tokens: &Tokens, machines: &Machines, hints: &Hints) {
+    if hints.is_empty() {
+        return;
+    }
+    board.hear(hints);
+    for (workspace_id, daemon_id) in &hints.machines {
+        machines.forget(*workspace_id, daemon_id);
+    }
+    if hints.tokens {
+        tokens.forget();
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Chore {
+    Look,
+    Ask,
+    Seen,
+}
+
+async fn every(period: Duration, stop: CancellationToken, app: Arc<App>, chore: Chore) {
+    let mut failed = false;
+    loop {
+        let done = match chore {
+            Chore::Look => look(&app).await,
+            Chore::Ask => app.tokens.ask(&app.store).await,
+            Chore::Seen => write_seen(&app).await,
+        };
+        // Once for each outage, not once a round.
+        match done {
+            Ok(()) => failed = false,
+            Err(error) if !failed => {
+                failed = true;
+                tracing::warn!(%error, "the database cannot be asked");
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(period) => {}
+        }
+    }
+}
+
+/// Looks which agents have work, and ends pauses that are over.
+async fn look(app: &App) -> Result<(), StoreError> {
+    let generation = app.board.generation();
+    let offers = app.store.offers().await?;
+    app.board.looked(offers, generation);
+    Ok(())
+}
+
+async fn write_seen(app: &App) -> Result<(), StoreError> {
+    let seen = app.machines.take_unwritten();
+    if seen.is_empty() {
+        return Ok(());
+    }
+    app.store.machines_seen(seen).await
+}
+
+/// Sweeps. After a start or a gap in the database, leases are not taken before machines had the time of a
+/// lease to renew them.
+async fn sweep(stop: CancellationToken, app: Arc<App>) {
+    let mut reachable_since = Instant::now();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(app.settings.sweep_every) => {}
+        }
+        let sweep = Sweep {
+            offline_after: app.settings.offline_after,
+            take_leases: reachable_since.elapsed() >= app.settings.policy.lease,
+        };
+        match app.store.leases_sweep(sweep).await {
+            Ok(swept) if swept.leases + swept.runtimes > 0 => {
+                tracing::info!(leases = swept.leases, runtimes = swept.runtimes, "swept");
+            }
+            Ok(_) => {}
+            Err(error) => {
+                reachable_since = Instant::now();
+                tracing::warn!(%error, "cannot sweep");
+            }
+        }
+    }
+}

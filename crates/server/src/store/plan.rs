@@ -1,0 +1,245 @@
+//! From a call to what must be saved: the core's machine decides, this says it in the store's words. Pure.
+
+use ostler_core::clock::Timestamp;
+use ostler_core::lease::{
+    Call, Effect, Input, LeaseHash, Policy, Priority, Refusal, State, rank, step,
+};
+use serde_json::json;
+
+use super::types::{
+    Completion, Line, Payload, SessionReport, Stepped, TaskCall, TaskRecord, What,
+};
+
+/// A lease that a store made for a claim or a resume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NewLease {
+    pub(crate) hash: LeaseHash,
+    pub(crate) nonce: String,
+    pub(crate) token: String,
+}
+
+/// Something to be saved beside the task itself.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Change {
+    /// Lines above everything stored: certainly new. `seq` counts through all attempts.
+    NewLines(Vec<Line>),
+    /// Lines below: only those that are missing.
+    OldLines(Vec<Line>),
+    /// The session of the agent on the issue.
+    Session(SessionReport),
+    /// The run ended well after so many milliseconds of work.
+    Delivered { completion: Box<Completion>, worked_ms: i64 },
+    /// Something for those who follow.
+    Event { kind: &'static str, data: String },
+    /// There is something to claim.
+    Queued,
+    /// The agent has room again.
+    Freed,
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) stepped: Stepped,
+    pub(crate) changes: Vec<Change>,
+}
+
+/// A task as it is queued.
+pub(crate) fn queued(
+    id: String,
+    (workspace_id, issue_id, issue_number, agent_id): (i64, i64, i64, i64),
+    priority: Priority,
+    now: Timestamp,
+) -> TaskRecord {
+    TaskRecord {
+        id,
+        workspace_id,
+        issue_id,
+        issue_number,
+        agent_id,
+        runtime_id: None,
+        rank: rank(priority, now),
+        lease_nonce: None,
+        lease_request: None,
+        error: None,
+        created_at: now,
+        started_at: None,
+        ended_at: None,
+        machine: ostler_core::lease::Task::new(),
+    }
+}
+
+/// The event that tells of a task's state.
+pub(crate) fn task_event(record: &TaskRecord) -> Change {
+    let data = json!({
+        "task_id": record.id,
+        "issue_number": record.issue_number,
+        "agent_id": record.agent_id,
+        "status": record.machine.state.word(),
+        "attempts": record.machine.attempts,
+        "cancel_requested": record.machine.cancel_requested,
+    });
+    Change::Event { kind: "task.changed", data: data.to_string() }
+}
+
+/// Gives a queued task to a runtime.
+pub(crate) fn claim(
+    record: &mut TaskRecord,
+    runtime_id: &str,
+    lease: &NewLease,
+    (request, starts_soon): (Option<&str>, bool),
+    now: Timestamp,
+    policy: &Policy,
+) -> Result<Planned, Refusal> {
+    let input = Input::Claim { lease: lease.hash, starts_soon };
+    let planned = apply(record, input, Payload::None, now, policy)?;
+    record.runtime_id = Some(runtime_id.to_owned());
+    record.lease_nonce = Some(lease.nonce.clone());
+    record.lease_request = request.map(str::to_owned);
+    record.started_at = None;
+    Ok(planned)
+}
+
+/// Does what a call asks for. `lease` is a new one, for a resume; a refusal has changed nothing.
+pub(crate) fn call(
+    record: &mut TaskRecord,
+    call: TaskCall,
+    lease: Option<&NewLease>,
+    now: Timestamp,
+    policy: &Policy,
+) -> Result<Planned, Refusal> {
+    match call.what {
+        What::Input(input) => apply(record, input, call.with, now, policy),
+        What::Resume { runtimes, request } => {
+            let lease = lease.ok_or(Refusal::LeaseLost)?;
+            let same_machine =
+                record.runtime_id.as_ref().is_some_and(|ran_on| runtimes.contains(ran_on));
+            let input = Input::Resume { same_machine, lease: lease.hash };
+            let mut planned = apply(record, input, Payload::None, now, policy)?;
+            record.lease_nonce = Some(lease.nonce.clone());
+            record.lease_request = request;
+            planned.stepped.lease_token = Some(lease.token.clone());
+            Ok(planned)
+        }
+    }
+}
+
+/// The sweeper looks at a task.
+pub(crate) fn sweep(record: &mut TaskRecord, now: Timestamp, policy: &Policy) -> Vec<Change> {
+    match apply(record, Input::Sweep, Payload::None, now, policy) {
+        Ok(planned) => planned.changes,
+        Err(_) => Vec::new(),
+    }
+}
+
+fn apply(
+    record: &mut TaskRecord,
+    input: Input,
+    with: Payload,
+    now: Timestamp,
+    policy: &Policy,
+) -> Result<Planned, Refusal> {
+    let stored_before = record.machine.lines;
+    let is_sweep = input == Input::Sweep;
+    let is_start = matches!(input, Input::Held { call: Call::Start, .. });
+    let done = step(&mut record.machine, input, now, policy);
+    let answer = done.answer?;
+    let mut with = Some(with);
+    let mut changes = Vec::new();
+    let mut accepted = 0;
+    for effect in done.effects {
+        match effect {
+            Effect::Changed => {
+                changed(record, is_start, now);
+                changes.push(task_event(record));
+            }
+            Effect::Queued => changes.push(Change::Queued),
+            Effect::Freed => changes.push(Change::Freed),
+            Effect::KeepLines => {
+                if let Some(Payload::Lines(lines)) = with.take() {
+                    accepted = keep_lines(record, lines, stored_before, &mut changes);
+                }
+            }
+            Effect::KeepSession => match &mut with {
+                Some(Payload::Session(report)) => {
+                    changes.push(Change::Session(std::mem::take(report)));
+                }
+                Some(Payload::Completion(completion)) => {
+                    changes.push(Change::Session(std::mem::take(&mut completion.session)));
+                }
+                _ => {}
+            },
+            Effect::Deliver { worked } => {
+                if let Some(Payload::Completion(completion)) = with.take() {
+                    let worked_ms = i64::try_from(worked.as_millis()).unwrap_or(i64::MAX);
+                    changes.push(Change::Delivered { completion, worked_ms });
+                }
+            }
+            Effect::KeepError => match with.take() {
+                Some(Payload::Failure(error)) => record.error = Some(error),
+                _ if is_sweep => record.error = Some(LEASES_USED_UP.to_owned()),
+                _ => {}
+            },
+        }
+    }
+    let machine = &record.machine;
+    let stepped = Stepped {
+        answer,
+        accepted,
+        next_seq: machine.lines.saturating_sub(machine.lines_before) + 1,
+        waiting_since: machine.waits.as_ref().map(|waits| waits.since),
+        lease_token: None,
+    };
+    Ok(Planned { stepped, changes })
+}
+
+/// The error of a task whose machines all vanished.
+const LEASES_USED_UP: &str = "the machine that ran it was not heard of again, on every attempt";
+
+fn changed(record: &mut TaskRecord, is_start: bool, now: Timestamp) {
+    let state = record.machine.state;
+    if is_start && record.started_at.is_none() {
+        record.started_at = Some(now);
+    }
+    record.ended_at = state.is_ended().then_some(now);
+    if !state.is_held() {
+        record.lease_nonce = None;
+        record.lease_request = None;
+    }
+    if state == State::Completed {
+        record.error = None;
+    }
+}
+
+/// Sorts lines into those that must be new and those that may be there; counts the former.
+fn keep_lines(
+    record: &TaskRecord,
+    lines: Vec<Line>,
+    stored_before: u64,
+    changes: &mut Vec<Change>,
+) -> u64 {
+    let before = record.machine.lines_before;
+    let mut lines: Vec<_> = lines
+        .into_iter()
+        .map(|line| Line { seq: before.saturating_add(line.seq), ..line })
+        .collect();
+    lines.sort_by_key(|line| line.seq);
+    // Of two with one number the first stands, as with a repeated batch.
+    lines.dedup_by_key(|line| line.seq);
+    let at = lines.partition_point(|line| line.seq <= stored_before);
+    let new = lines.split_off(at);
+    let count = new.len() as u64;
+    if !lines.is_empty() {
+        changes.push(Change::OldLines(lines));
+    }
+    if !new.is_empty() {
+        changes.push(Change::NewLines(new));
+        let data = json!({
+            "task_id": record.id,
+            "issue_number": record.issue_number,
+            "last_seq": record.machine.lines,
+        });
+        changes.push(Change::Event { kind: "task.output", data: data.to_string() });
+    }
+    count
+}

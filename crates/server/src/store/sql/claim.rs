@@ -1,0 +1,229 @@
+//! Claims: who gets which task. Agents that have room first, then their first tasks by index, so that a
+//! saturated agent with a long queue costs nothing.
+
+use std::collections::{HashMap, HashSet};
+
+use super::batch::{Saves, lease_token, new_lease};
+use super::db::{Conn, DbError, args};
+use super::lane::Tx;
+use super::rows;
+use crate::store::{Claim, StoreError, TaskRecord, plan};
+
+/// Agents that one batch of claims looks at, those with the most urgent tasks first.
+const AGENTS_MAX: usize = 64;
+
+/// A task that a claim was given, and its token.
+pub(super) struct Given {
+    pub(super) task: TaskRecord,
+    pub(super) lease_token: String,
+}
+
+/// An agent with something to do.
+struct Agent {
+    id: i64,
+    provider: String,
+    runtime_id: Option<String>,
+    concurrency: i64,
+    room: i64,
+}
+
+impl Agent {
+    /// The runtime of the claim that may run it.
+    fn runtime<'c>(&self, claim: &'c Claim) -> Option<&'c str> {
+        let fits = |(id, provider): &&(String, String)| match &self.runtime_id {
+            Some(own) => own == id,
+            None => &self.provider == provider,
+        };
+        claim.runtimes.iter().find(fits).map(|(id, _)| id.as_str())
+    }
+}
+
+/// Gives each claim a task or nothing, in their order.
+pub(super) async fn run(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Given>>, StoreError> {
+    let mut given: Vec<Option<Given>> = repeated(tx, claims).await?;
+    let mut workspaces: Vec<_> = claims.iter().map(|claim| claim.workspace_id).collect();
+    workspaces.sort_unstable();
+    workspaces.dedup();
+    for workspace_id in workspaces {
+        let open: Vec<_> = claims
+            .iter()
+            .enumerate()
+            .filter(|(at, claim)| {
+                claim.workspace_id == workspace_id && given.get(*at).is_some_and(Option::is_none)
+            })
+            .map(|(at, claim)| (at, *claim))
+            .collect();
+        if open.is_empty() {
+            continue;
+        }
+        for (at, task) in in_workspace(tx, workspace_id, &open).await? {
+            if let Some(place) = given.get_mut(at) {
+                *place = Some(task);
+            }
+        }
+    }
+    Ok(given)
+}
+
+/// Claims whose answer was lost: the task they were given, if its lease is still theirs.
+async fn repeated(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Given>>, DbError> {
+    let mut given: Vec<Option<Given>> = claims.iter().map(|_| None).collect();
+    let requests: Vec<String> = claims.iter().filter_map(|claim| claim.request.clone()).collect();
+    if requests.is_empty() {
+        return Ok(given);
+    }
+    let any = tx.conn.any("t.lease_request", 1);
+    let sql = format!(
+        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') AND {any}",
+        rows::COLUMNS,
+        rows::FROM
+    );
+    for mut row in tx.conn.rows(&sql, args![requests]).await? {
+        let task = rows::read(&mut row)?;
+        let claim = claims.iter().position(|claim| {
+            claim.workspace_id == task.workspace_id
+                && claim.request == task.lease_request
+                && claim.runtimes.iter().any(|(id, _)| Some(id) == task.runtime_id.as_ref())
+        });
+        if let (Some(place), Some(lease_token)) =
+            (claim.and_then(|at| given.get_mut(at)), lease_token(tx, &task))
+        {
+            *place = Some(Given { task, lease_token });
+        }
+    }
+    Ok(given)
+}
+
+async fn in_workspace(
+    tx: &mut Tx,
+    workspace_id: i64,
+    claims: &[(usize, &Claim)],
+) -> Result<Vec<(usize, Given)>, StoreError> {
+    let mut agents = agents(&mut tx.conn, workspace_id, claims).await?;
+    if tx.conn.is_postgres() {
+        lock(&mut tx.conn, &mut agents).await?;
+    }
+    agents.retain(|agent| agent.room > 0);
+    if agents.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tasks = first_tasks(&mut tx.conn, &agents, claims.len()).await?;
+    let policy = tx.shared.policy;
+    let mut saves = Saves::default();
+    let mut given = Vec::new();
+    let mut taken = HashSet::new();
+    for (at, claim) in claims {
+        let next = tasks.iter().enumerate().find_map(|(place, task)| {
+            let agent = agents.iter().position(|agent| agent.id == task.agent_id)?;
+            let agent = agents.get(agent).filter(|agent| agent.room > 0)?;
+            let runtime = agent.runtime(claim)?;
+            (!taken.contains(&place)).then_some((place, task, runtime))
+        });
+        let Some((place, task, runtime)) = next else { continue };
+        let mut task = task.clone();
+        taken.insert(place);
+        let lease = new_lease(tx, &task.id, task.machine.attempts + 1)?;
+        let how = (claim.request.as_deref(), claim.starts_soon);
+        let Ok(planned) = plan::claim(&mut task, runtime, &lease, how, tx.now, &policy) else {
+            continue;
+        };
+        saves.take(tx, &task, 0, planned.changes);
+        if let Some(agent) = agents.iter_mut().find(|agent| agent.id == task.agent_id) {
+            agent.room -= 1;
+        }
+        given.push((*at, Given { task, lease_token: lease.token }));
+    }
+    rows::save(&mut tx.conn, given.iter().map(|(_, given)| &given.task)).await?;
+    saves.save(tx).await?;
+    Ok(given)
+}
+
+/// Agents with something to claim that one of the claims could run, the most urgent first.
+async fn agents(
+    conn: &mut Conn,
+    workspace_id: i64,
+    claims: &[(usize, &Claim)],
+) -> Result<Vec<Agent>, DbError> {
+    let runtimes = claims.iter().flat_map(|(_, claim)| &claim.runtimes);
+    let (mut ids, mut providers): (Vec<_>, Vec<_>) = runtimes.cloned().unzip();
+    providers.sort_unstable();
+    providers.dedup();
+    ids.sort_unstable();
+    ids.dedup();
+    let (own, kind) = (conn.any("a.runtime_id", 2), conn.any("a.provider", 3));
+    let sql = format!(
+        "SELECT id, provider, runtime_id, concurrency, held FROM ( \
+             SELECT a.id, a.provider, a.runtime_id, a.concurrency, \
+                 (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id \
+                     AND h.state IN ('dispatched', 'running')) AS held, \
+                 (SELECT q.rank FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' \
+                     AND q.parked = 0 ORDER BY q.rank, q.id LIMIT 1) AS head \
+             FROM agents a WHERE a.workspace_id = $1 AND a.paused = 0 AND a.archived_at IS NULL \
+                 AND ({own} OR (a.runtime_id IS NULL AND {kind})) \
+         ) AS a WHERE head IS NOT NULL AND held < concurrency ORDER BY head LIMIT {AGENTS_MAX}"
+    );
+    let mut agents = Vec::new();
+    for mut row in conn.rows(&sql, args![workspace_id, ids, providers]).await? {
+        let mut agent = Agent {
+            id: row.int()?,
+            provider: row.text()?,
+            runtime_id: row.opt_text()?,
+            concurrency: row.int()?,
+            room: 0,
+        };
+        agent.room = agent.concurrency - row.int()?;
+        agents.push(agent);
+    }
+    Ok(agents)
+}
+
+/// Keeps other servers from filling the same places: the agents that could be locked without waiting, and
+/// their room as it is now. (The count must be a statement of its own: its snapshot must be younger than
+/// the lock.)
+async fn lock(conn: &mut Conn, agents: &mut Vec<Agent>) -> Result<(), DbError> {
+    let ids: Vec<i64> = agents.iter().map(|agent| agent.id).collect();
+    let sql = "SELECT id FROM agents WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED";
+    let mut locked = HashSet::new();
+    for mut row in conn.rows(sql, args![ids]).await? {
+        locked.insert(row.int()?);
+    }
+    agents.retain(|agent| locked.contains(&agent.id));
+    let sql = "SELECT agent_id, count(*) FROM tasks WHERE agent_id = ANY($1) \
+               AND state IN ('dispatched', 'running') GROUP BY agent_id";
+    let mut held = HashMap::new();
+    let ids: Vec<i64> = agents.iter().map(|agent| agent.id).collect();
+    for mut row in conn.rows(sql, args![ids]).await? {
+        held.insert(row.int()?, row.int()?);
+    }
+    for agent in agents {
+        agent.room = agent.concurrency - held.get(&agent.id).copied().unwrap_or(0);
+    }
+    Ok(())
+}
+
+/// The first tasks of each agent, as many as it has room for, in the order of the queue.
+async fn first_tasks(
+    conn: &mut Conn,
+    agents: &[Agent],
+    claims: usize,
+) -> Result<Vec<TaskRecord>, DbError> {
+    let claims = i64::try_from(claims).unwrap_or(i64::MAX);
+    let mut parts = Vec::new();
+    let mut args = Vec::new();
+    for agent in agents {
+        let (id, limit) = (args.len() + 1, args.len() + 2);
+        parts.push(format!(
+            "SELECT * FROM (SELECT q.id FROM tasks q WHERE q.agent_id = ${id} AND q.state = 'queued' \
+             AND q.parked = 0 ORDER BY q.rank, q.id LIMIT ${limit}) AS q{id}"
+        ));
+        args.extend(args![agent.id, agent.room.min(claims)]);
+    }
+    let lock = if conn.is_postgres() { "FOR NO KEY UPDATE OF t SKIP LOCKED" } else { "" };
+    let sql = format!(
+        "SELECT {} FROM {} WHERE t.id IN ({}) AND t.state = 'queued' ORDER BY t.rank, t.id {lock}",
+        rows::COLUMNS,
+        rows::FROM,
+        parts.join(" UNION ALL ")
+    );
+    conn.rows(&sql, args).await?.iter_mut().map(rows::read).collect()
+}

@@ -1,0 +1,377 @@
+//! One small face for both databases: a connection, its arguments and its rows.
+//!
+//! The SQL of this folder is written once, with `$1`, integers and texts, which SQLite and PostgreSQL both
+//! take. Where they differ (locks, arrays), [`Conn::is_postgres`] decides. Owns: how values go in and come
+//! out, and how many rows go in one statement.
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{AssertSqlSafe, Postgres, Row as _, Sqlite};
+
+/// Parameters of one SQLite statement; what does not fit goes in the next statement.
+const PARAMETERS_MAX: usize = 16_000;
+
+/// What can go wrong with a database.
+pub(crate) type DbError = sqlx::Error;
+
+/// An argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Value {
+    Int(Option<i64>),
+    Text(Option<String>),
+    Bytes(Vec<u8>),
+    Ints(Vec<i64>),
+    Texts(Vec<String>),
+    /// A column of many rows; PostgreSQL only.
+    Column(Column),
+}
+
+/// The values of one column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Column {
+    Ints(Vec<Option<i64>>),
+    Texts(Vec<Option<String>>),
+}
+
+impl From<Vec<i64>> for Value {
+    fn from(values: Vec<i64>) -> Self {
+        Self::Ints(values)
+    }
+}
+
+impl From<Vec<String>> for Value {
+    fn from(values: Vec<String>) -> Self {
+        Self::Texts(values)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Self::Int(Some(value))
+    }
+}
+
+impl From<Option<i64>> for Value {
+    fn from(value: Option<i64>) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self::Int(Some(i64::from(value)))
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self::Text(Some(value.to_owned()))
+    }
+}
+
+impl From<String> for Value {
+    fn from(value: String) -> Self {
+        Self::Text(Some(value))
+    }
+}
+
+impl From<&String> for Value {
+    fn from(value: &String) -> Self {
+        Self::Text(Some(value.clone()))
+    }
+}
+
+impl From<Option<String>> for Value {
+    fn from(value: Option<String>) -> Self {
+        Self::Text(value)
+    }
+}
+
+impl From<Option<&str>> for Value {
+    fn from(value: Option<&str>) -> Self {
+        Self::Text(value.map(str::to_owned))
+    }
+}
+
+/// The arguments of a statement, in order.
+macro_rules! args {
+    ($($value:expr),* $(,)?) => { vec![$($crate::store::sql::db::Value::from($value)),*] };
+}
+pub(crate) use args;
+
+/// What a column holds; PostgreSQL must know it for arrays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Int,
+    Text,
+}
+
+/// A connection of either kind.
+pub(crate) enum Conn {
+    Sqlite(PoolConnection<Sqlite>),
+    Postgres(PoolConnection<Postgres>),
+}
+
+/// A row of either kind, read from left to right.
+pub(crate) struct Row {
+    inner: Inner,
+    column: usize,
+}
+
+enum Inner {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+macro_rules! take {
+    ($name:ident, $type:ty) => {
+        /// The next column.
+        pub(crate) fn $name(&mut self) -> Result<$type, DbError> {
+            let column = self.column;
+            self.column += 1;
+            match &self.inner {
+                Inner::Sqlite(row) => row.try_get(column),
+                Inner::Postgres(row) => row.try_get(column),
+            }
+        }
+    };
+}
+
+impl Row {
+    take!(int, i64);
+    take!(opt_int, Option<i64>);
+    take!(text, String);
+    take!(opt_text, Option<String>);
+    take!(bytes, Vec<u8>);
+
+    /// The next column, which is 0 or 1.
+    pub(crate) fn flag(&mut self) -> Result<bool, DbError> {
+        Ok(self.int()? != 0)
+    }
+}
+
+fn bind_sqlite(sql: &str, args: Vec<Value>) -> Query<'static, Sqlite, SqliteArguments> {
+    let mut query = sqlx::query(AssertSqlSafe(sql.to_owned()));
+    for arg in args {
+        query = match arg {
+            Value::Int(value) => query.bind(value),
+            Value::Text(value) => query.bind(value),
+            Value::Bytes(value) => query.bind(value),
+            // For `IN (SELECT value FROM json_each($1))`.
+            Value::Ints(values) => query.bind(serde_json::json!(values).to_string()),
+            Value::Texts(values) => query.bind(serde_json::json!(values).to_string()),
+            Value::Column(Column::Ints(values)) => query.bind(serde_json::json!(values).to_string()),
+            Value::Column(Column::Texts(values)) => query.bind(serde_json::json!(values).to_string()),
+        };
+    }
+    query
+}
+
+fn bind_postgres(sql: &str, args: Vec<Value>) -> Query<'static, Postgres, PgArguments> {
+    let mut query = sqlx::query(AssertSqlSafe(sql.to_owned()));
+    for arg in args {
+        query = match arg {
+            Value::Int(value) => query.bind(value),
+            Value::Text(value) => query.bind(value),
+            Value::Bytes(value) => query.bind(value),
+            Value::Ints(values) => query.bind(values),
+            Value::Texts(values) => query.bind(values),
+            Value::Column(Column::Ints(values)) => query.bind(values),
+            Value::Column(Column::Texts(values)) => query.bind(values),
+        };
+    }
+    query
+}
+
+impl Conn {
+    /// PostgreSQL, not SQLite.
+    pub(crate) fn is_postgres(&self) -> bool {
+        matches!(self, Self::Postgres(_))
+    }
+
+    /// All rows.
+    pub(crate) async fn rows(&mut self, sql: &str, args: Vec<Value>) -> Result<Vec<Row>, DbError> {
+        match self {
+            Self::Sqlite(conn) => {
+                let rows = bind_sqlite(sql, args).fetch_all(&mut **conn).await?;
+                Ok(rows.into_iter().map(|row| Row { inner: Inner::Sqlite(row), column: 0 }).collect())
+            }
+            Self::Postgres(conn) => {
+                let rows = bind_postgres(sql, args).fetch_all(&mut **conn).await?;
+                Ok(rows.into_iter().map(|row| Row { inner: Inner::Postgres(row), column: 0 }).collect())
+            }
+        }
+    }
+
+    /// The first row, if there is one.
+    pub(crate) async fn row(&mut self, sql: &str, args: Vec<Value>) -> Result<Option<Row>, DbError> {
+        Ok(self.rows(sql, args).await?.into_iter().next())
+    }
+
+    /// The one number that a statement answers (an `INSERT … RETURNING id`, a count).
+    pub(crate) async fn number(&mut self, sql: &str, args: Vec<Value>) -> Result<i64, DbError> {
+        self.row(sql, args).await?.ok_or(sqlx::Error::RowNotFound)?.int()
+    }
+
+    /// How many rows it changed.
+    pub(crate) async fn execute(&mut self, sql: &str, args: Vec<Value>) -> Result<u64, DbError> {
+        match self {
+            Self::Sqlite(conn) => {
+                Ok(bind_sqlite(sql, args).execute(&mut **conn).await?.rows_affected())
+            }
+            Self::Postgres(conn) => {
+                Ok(bind_postgres(sql, args).execute(&mut **conn).await?.rows_affected())
+            }
+        }
+    }
+
+    /// Begins a transaction that will write. SQLite takes the write lock now: a transaction that began
+    /// reading could not wait for it later.
+    pub(crate) async fn begin(&mut self) -> Result<(), DbError> {
+        let begin = if self.is_postgres() { "BEGIN" } else { "BEGIN IMMEDIATE" };
+        self.execute(begin, Vec::new()).await.map(drop)
+    }
+
+    /// Ends it; what it did is durable.
+    pub(crate) async fn commit(&mut self) -> Result<(), DbError> {
+        self.execute("COMMIT", Vec::new()).await.map(drop)
+    }
+
+    /// Ends it; it did nothing. A connection that cannot even do this must be closed.
+    pub(crate) async fn rollback(&mut self) -> Result<(), DbError> {
+        self.execute("ROLLBACK", Vec::new()).await.map(drop)
+    }
+
+    /// `column = any of the argument`, for a list in argument `$n`.
+    pub(crate) fn any(&self, column: &str, n: usize) -> String {
+        if self.is_postgres() {
+            format!("{column} = ANY(${n})")
+        } else {
+            format!("{column} IN (SELECT value FROM json_each(${n}))")
+        }
+    }
+
+    /// Inserts rows with few statements. `tail` follows the rows (`ON CONFLICT …`, `RETURNING …`); what it
+    /// returns is returned.
+    pub(crate) async fn insert_many(
+        &mut self,
+        table: &str,
+        columns: &[(&str, Kind)],
+        rows: Vec<Vec<Value>>,
+        tail: &str,
+    ) -> Result<Vec<Row>, DbError> {
+        let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
+        let names = names.join(", ");
+        let mut returned = Vec::new();
+        if self.is_postgres() {
+            if !rows.is_empty() {
+                let (arrays, args) = transpose(columns, rows);
+                // The WHERE keeps `ON CONFLICT` from being read as a join's condition.
+                let sql = format!(
+                    "INSERT INTO {table} ({names}) SELECT * FROM unnest({arrays}) WHERE true {tail}"
+                );
+                returned = self.rows(&sql, args).await?;
+            }
+            return Ok(returned);
+        }
+        let chunk = (PARAMETERS_MAX / columns.len().max(1)).max(1);
+        let mut rows = rows.into_iter().peekable();
+        while rows.peek().is_some() {
+            let some: Vec<_> = rows.by_ref().take(chunk).collect();
+            let values = placeholders(some.len(), columns.len());
+            let sql = format!("INSERT INTO {table} ({names}) VALUES {values} {tail}");
+            returned.extend(self.rows(&sql, some.into_iter().flatten().collect()).await?);
+        }
+        Ok(returned)
+    }
+
+    /// Sets `columns` of many rows, each found by the first column.
+    pub(crate) async fn update_many(
+        &mut self,
+        table: &str,
+        columns: &[(&str, Kind)],
+        rows: Vec<Vec<Value>>,
+    ) -> Result<(), DbError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let key = columns.first().map_or("id", |(name, _)| name);
+        let sets: Vec<_> = columns
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(at, (name, _))| format!("{name} = v.column{}", at + 1))
+            .collect();
+        let sets = sets.join(", ");
+        if self.is_postgres() {
+            let names: Vec<_> = (1..=columns.len()).map(|at| format!("column{at}")).collect();
+            let (arrays, args) = transpose(columns, rows);
+            let sql = format!(
+                "UPDATE {table} SET {sets} FROM unnest({arrays}) AS v({}) WHERE {table}.{key} = v.column1",
+                names.join(", ")
+            );
+            self.execute(&sql, args).await?;
+            return Ok(());
+        }
+        let chunk = (PARAMETERS_MAX / columns.len().max(1)).max(1);
+        let mut rows = rows.into_iter().peekable();
+        while rows.peek().is_some() {
+            let some: Vec<_> = rows.by_ref().take(chunk).collect();
+            let values = placeholders(some.len(), columns.len());
+            let sql = format!(
+                "UPDATE {table} SET {sets} FROM (VALUES {values}) AS v WHERE {table}.{key} = v.column1"
+            );
+            self.execute(&sql, some.into_iter().flatten().collect()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// `($1, $2), ($3, $4)`.
+fn placeholders(rows: usize, columns: usize) -> String {
+    let mut text = String::new();
+    for row in 0..rows {
+        text.push_str(if row == 0 { "(" } else { ", (" });
+        for column in 1..=columns {
+            if column > 1 {
+                text.push_str(", ");
+            }
+            text.push('$');
+            text.push_str(&(row * columns + column).to_string());
+        }
+        text.push(')');
+    }
+    text
+}
+
+/// One array a column, and `$1::bigint[], $2::text[]`.
+fn transpose(columns: &[(&str, Kind)], rows: Vec<Vec<Value>>) -> (String, Vec<Value>) {
+    let mut arrays: Vec<Column> = columns
+        .iter()
+        .map(|(_, kind)| match kind {
+            Kind::Int => Column::Ints(Vec::with_capacity(rows.len())),
+            Kind::Text => Column::Texts(Vec::with_capacity(rows.len())),
+        })
+        .collect();
+    for row in rows {
+        for (array, value) in arrays.iter_mut().zip(row) {
+            match (array, value) {
+                (Column::Ints(values), Value::Int(value)) => values.push(value),
+                (Column::Texts(values), Value::Text(value)) => values.push(value),
+                (Column::Ints(values), _) => values.push(None),
+                (Column::Texts(values), _) => values.push(None),
+            }
+        }
+    }
+    let text: Vec<_> = columns
+        .iter()
+        .enumerate()
+        .map(|(at, (_, kind))| match kind {
+            Kind::Int => format!("${}::bigint[]", at + 1),
+            Kind::Text => format!("${}::text[]", at + 1),
+        })
+        .collect();
+    (text.join(", "), arrays.into_iter().map(Value::Column).collect())
+}

@@ -1,0 +1,389 @@
+//! Lanes: who writes. A lane owns a connection and does what waits for it in one transaction, so that
+//! many requests share one commit.
+//!
+//! What machines say about tasks ([`Hot`]) is done by few statements for the whole batch. Other work
+//! ([`Tx`]) is done one by one, each in a savepoint, so that what fails takes nothing else with it. When a
+//! batch fails for a reason that may be one request's, each is done again alone.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use ostler_core::clock::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use super::db::{Conn, DbError, Kind, args};
+use super::{Shared, batch};
+use crate::board::Hints;
+use crate::store::{Claim, Claimed, StoreError, Stepped, TaskCall};
+
+/// Requests that one commit takes.
+const BATCH_MAX: usize = 64;
+/// Requests that wait for a lane; more are answered that the server is busy.
+const WAITING_MAX: usize = 4_096;
+/// Lanes on PostgreSQL: one may wait for the disk while the other computes.
+const POSTGRES_LANES: usize = 2;
+/// Times that a transaction which lost a deadlock is done again.
+const DEADLOCKS_MAX: u32 = 5;
+/// How long a lane that lost its database waits before it tries the next batch.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What machines say, and ask.
+pub(crate) enum Hot {
+    Call(TaskCall, oneshot::Sender<Result<Stepped, StoreError>>),
+    Claim(Claim, oneshot::Sender<Result<Option<Claimed>, StoreError>>),
+}
+
+/// A transaction, for work that is done one by one.
+pub(crate) struct Tx {
+    pub(crate) conn: Conn,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) now: Timestamp,
+    /// What others must learn when it is durable.
+    pub(crate) hints: Hints,
+}
+
+impl Tx {
+    /// Records an event.
+    pub(crate) async fn event(
+        &mut self,
+        workspace_id: i64,
+        kind: &str,
+        data: &serde_json::Value,
+    ) -> Result<(), DbError> {
+        self.events(vec![(workspace_id, kind.to_owned(), data.to_string())]).await
+    }
+
+    /// Records events.
+    pub(crate) async fn events(
+        &mut self,
+        events: Vec<(i64, String, String)>,
+    ) -> Result<(), DbError> {
+        for (workspace_id, _, _) in &events {
+            self.hints.events_in(*workspace_id);
+        }
+        let columns = [
+            ("workspace_id", Kind::Int),
+            ("type", Kind::Text),
+            ("data", Kind::Text),
+            ("at", Kind::Int),
+        ];
+        let at = self.now.as_micros();
+        let rows = events
+            .into_iter()
+            .map(|(workspace_id, kind, data)| args![workspace_id, kind, data, at])
+            .collect();
+        self.conn.insert_many("events", &columns, rows, "").await.map(drop)
+    }
+}
+
+/// Told whether the transaction was committed.
+type Finish = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+/// Work with a transaction; `None` when it failed and was answered.
+type Work = Box<dyn for<'t> FnOnce(&'t mut Tx) -> BoxFuture<'t, Option<Finish>> + Send>;
+
+enum Job {
+    Hot(Hot),
+    Work(Work),
+}
+
+/// The lanes of a store.
+#[derive(Clone)]
+pub(crate) struct Lanes {
+    senders: Arc<[mpsc::Sender<Job>]>,
+    tracker: TaskTracker,
+    stop: tokio_util::sync::CancellationToken,
+}
+
+impl Lanes {
+    pub(super) fn start(shared: &Arc<Shared>) -> Self {
+        let lanes = if matches!(shared.pools, super::Pools::Postgres(_)) { POSTGRES_LANES } else { 1 };
+        let tracker = TaskTracker::new();
+        let stop = tokio_util::sync::CancellationToken::new();
+        let senders = (0..lanes)
+            .map(|_| {
+                let (sender, jobs) = mpsc::channel(WAITING_MAX);
+                let lane = Lane { shared: Arc::clone(shared), conn: None };
+                tracker.spawn(lane.run(jobs, stop.clone()));
+                sender
+            })
+            .collect();
+        Self { senders, tracker, stop }
+    }
+
+    fn send(&self, by: impl std::hash::Hash, job: Job) -> Result<(), StoreError> {
+        let mut hasher = DefaultHasher::new();
+        by.hash(&mut hasher);
+        let at = usize::try_from(hasher.finish() % self.senders.len().max(1) as u64).unwrap_or(0);
+        let sender = self.senders.get(at).ok_or(StoreError::Busy)?;
+        sender.try_send(job).map_err(|_| StoreError::Busy)
+    }
+
+    /// Calls of one task come to one lane.
+    pub(crate) async fn call(&self, call: TaskCall) -> Result<Stepped, StoreError> {
+        let (sender, answer) = oneshot::channel();
+        let task_id = call.task_id.clone();
+        self.send(task_id, Job::Hot(Hot::Call(call, sender)))?;
+        answer.await.unwrap_or(Err(StoreError::Busy))
+    }
+
+    /// Claims in one workspace come to one lane, so that they do not pass one another's agents over.
+    pub(crate) async fn claim(&self, claim: Claim) -> Result<Option<Claimed>, StoreError> {
+        let (sender, answer) = oneshot::channel();
+        self.send(claim.workspace_id, Job::Hot(Hot::Claim(claim, sender)))?;
+        answer.await.unwrap_or(Err(StoreError::Busy))
+    }
+
+    /// Ends the lanes when what waits is done.
+    pub(super) async fn close(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
+
+/// Runs `work` in a transaction: on SQLite in the lane, on PostgreSQL on a connection of its own.
+pub(super) async fn write<T, F>(
+    shared: &Arc<Shared>,
+    lanes: &Lanes,
+    work: F,
+) -> Result<T, StoreError>
+where
+    T: Send + 'static,
+    F: for<'t> FnOnce(&'t mut Tx) -> BoxFuture<'t, Result<T, StoreError>> + Send + 'static,
+{
+    let (sender, answer) = oneshot::channel();
+    let work: Work = Box::new(move |tx| {
+        Box::pin(async move {
+            match work(tx).await {
+                Ok(value) => {
+                    let finish: Finish = Box::new(move |committed| {
+                        // A requester that went away does not read the answer.
+                        let _ = sender.send(committed.map(|()| value));
+                    });
+                    Some(finish)
+                }
+                Err(error) => {
+                    let _ = sender.send(Err(error));
+                    None
+                }
+            }
+        })
+    });
+    if matches!(shared.pools, super::Pools::Postgres(_)) {
+        let mut lane = Lane { shared: Arc::clone(shared), conn: None };
+        lanes.tracker.spawn(async move { lane.turn(vec![Job::Work(work)]).await });
+    } else {
+        lanes.send(0, Job::Work(work))?;
+    }
+    answer.await.unwrap_or(Err(StoreError::Busy))
+}
+
+struct Lane {
+    shared: Arc<Shared>,
+    conn: Option<Conn>,
+}
+
+impl Lane {
+    async fn run(
+        mut self,
+        mut jobs: mpsc::Receiver<Job>,
+        stop: tokio_util::sync::CancellationToken,
+    ) {
+        loop {
+            let first = tokio::select! {
+                biased;
+                job = jobs.recv() => job,
+                () = stop.cancelled() => None,
+            };
+            let Some(first) = first else { return };
+            let mut batch = vec![first];
+            while batch.len() < BATCH_MAX
+                && let Ok(job) = jobs.try_recv()
+            {
+                batch.push(job);
+            }
+            self.turn(batch).await;
+        }
+    }
+
+    /// Does a batch in one transaction; every job is answered.
+    async fn turn(&mut self, jobs: Vec<Job>) {
+        let (mut hot, mut works) = (Vec::new(), Vec::new());
+        for job in jobs {
+            match job {
+                Job::Hot(job) => hot.push(job),
+                Job::Work(work) => works.push(work),
+            }
+        }
+        // Requesters that gave up are not waited for, but what they asked is still done once it is here.
+        if !hot.is_empty() {
+            self.hot(hot).await;
+        }
+        if !works.is_empty() {
+            self.works(works).await;
+        }
+    }
+
+    async fn begin(&mut self) -> Result<Tx, StoreError> {
+        let mut conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => self.shared.connect().await?,
+        };
+        conn.begin().await?;
+        Ok(Tx {
+            conn,
+            shared: Arc::clone(&self.shared),
+            now: (self.shared.clock)(),
+            hints: Hints::default(),
+        })
+    }
+
+    /// Commits; afterwards tells others.
+    async fn commit(&mut self, mut tx: Tx) -> Result<(), StoreError> {
+        tx.conn.commit().await?;
+        self.conn = Some(tx.conn);
+        (self.shared.on_hints)(tx.hints);
+        Ok(())
+    }
+
+    /// Gives up a transaction; a connection that cannot is closed.
+    async fn rollback(&mut self, mut tx: Tx) {
+        if tx.conn.rollback().await.is_ok() {
+            self.conn = Some(tx.conn);
+        }
+    }
+
+    async fn hot(&mut self, jobs: Vec<Hot>) {
+        let mut deadlocks = 0;
+        loop {
+            let error = match self.try_hot(&jobs).await {
+                Ok(outcomes) => {
+                    for (job, outcome) in jobs.into_iter().zip(outcomes) {
+                        outcome.tell(job);
+                    }
+                    return;
+                }
+                Err(error) => error,
+            };
+            if is_deadlock(&error) && deadlocks < DEADLOCKS_MAX {
+                deadlocks += 1;
+                continue;
+            }
+            return self.hot_failed(jobs, error).await;
+        }
+    }
+
+    async fn hot_failed(&mut self, jobs: Vec<Hot>, error: StoreError) {
+        if jobs.len() > 1 && is_of_one_request(&error) {
+            for job in jobs {
+                Box::pin(self.hot(vec![job])).await;
+            }
+            return;
+        }
+        tracing::warn!(error = %Chain(&error), requests = jobs.len(), "a transaction failed");
+        self.conn = None;
+        for job in jobs {
+            job.refuse();
+        }
+        tokio::time::sleep(RECONNECT_PAUSE).await;
+    }
+
+    async fn try_hot(&mut self, jobs: &[Hot]) -> Result<Vec<batch::Outcome>, StoreError> {
+        let mut tx = self.begin().await?;
+        match batch::run(&mut tx, jobs).await {
+            Ok(outcomes) => {
+                self.commit(tx).await?;
+                Ok(outcomes)
+            }
+            Err(error) => {
+                self.rollback(tx).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn works(&mut self, works: Vec<Work>) {
+        let mut tx = match self.begin().await {
+            Ok(tx) => tx,
+            // Dropping the work answers that the server cannot take it now.
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "no transaction could begin");
+                return tokio::time::sleep(RECONNECT_PAUSE).await;
+            }
+        };
+        let mut finishes = Vec::new();
+        for work in works {
+            if tx.conn.execute("SAVEPOINT work", Vec::new()).await.is_err() {
+                continue;
+            }
+            let hints = tx.hints.clone();
+            let end = match work(&mut tx).await {
+                Some(finish) => {
+                    finishes.push(finish);
+                    "RELEASE SAVEPOINT work"
+                }
+                None => {
+                    tx.hints = hints;
+                    "ROLLBACK TO SAVEPOINT work"
+                }
+            };
+            if tx.conn.execute(end, Vec::new()).await.is_err() {
+                break;
+            }
+        }
+        if finishes.is_empty() {
+            return self.rollback(tx).await;
+        }
+        let committed = self.commit(tx).await;
+        if let Err(error) = &committed {
+            tracing::warn!(error = %Chain(error), "a commit failed");
+            self.conn = None;
+        }
+        for finish in finishes {
+            finish(committed.as_ref().map(|()| ()).map_err(|_| StoreError::Busy));
+        }
+    }
+}
+
+impl Hot {
+    fn refuse(self) {
+        // A requester that went away does not read the answer.
+        match self {
+            Self::Call(_, answer) => drop(answer.send(Err(StoreError::Busy))),
+            Self::Claim(_, answer) => drop(answer.send(Err(StoreError::Busy))),
+        }
+    }
+}
+
+/// An error with its causes, for a log.
+struct Chain<'a>(&'a StoreError);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}", self.0)?;
+        let mut cause = std::error::Error::source(self.0);
+        while let Some(error) = cause {
+            write!(out, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+fn code(error: &StoreError) -> Option<String> {
+    let StoreError::Database(sqlx::Error::Database(error)) = error else { return None };
+    error.code().map(|code| code.into_owned())
+}
+
+/// PostgreSQL chose this transaction to end a deadlock.
+fn is_deadlock(error: &StoreError) -> bool {
+    matches!(code(error).as_deref(), Some("40P01" | "40001"))
+}
+
+/// The database answered: it is there, and something in the batch was wrong.
+fn is_of_one_request(error: &StoreError) -> bool {
+    matches!(error, StoreError::Database(sqlx::Error::Database(_)))
+}

@@ -1,0 +1,64 @@
+//! Brings a database's tables up to date, forward only, and refuses one that is newer or has another key.
+
+use std::borrow::Cow;
+
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::{AssertSqlSafe, SqlSafeStr as _};
+
+use super::db::{Conn, args};
+use super::{OpenError, Pools};
+use crate::secrets::Keyring;
+
+/// Every step, oldest first. One that was released is never changed.
+const STEPS: &[(i64, &str, &str)] = &[(1, "begin", include_str!("schema_0001.sql"))];
+
+/// The steps' text for one of the databases.
+fn text(step: &str, postgres: bool) -> String {
+    let (ours, other) =
+        if postgres { ("--postgres ", "--sqlite ") } else { ("--sqlite ", "--postgres ") };
+    step.lines()
+        .filter(|line| !line.starts_with(other))
+        .map(|line| line.strip_prefix(ours).unwrap_or(line))
+        .fold(String::new(), |text, line| text + line + "\n")
+}
+
+fn migrator(postgres: bool) -> Migrator {
+    let steps = STEPS.iter().map(|(version, name, step)| {
+        let sql = AssertSqlSafe(text(step, postgres)).into_sql_str();
+        Migration::new(*version, Cow::Borrowed(*name), MigrationType::Simple, sql, false)
+    });
+    Migrator::with_migrations(steps.collect())
+}
+
+pub(super) async fn run(pools: &Pools, keyring: &Keyring) -> Result<(), OpenError> {
+    let known = STEPS.last().map_or(0, |(version, _, _)| *version);
+    let done = match pools {
+        Pools::Sqlite(pool) => migrator(false).run(pool).await,
+        Pools::Postgres(pool) => migrator(true).run(pool).await,
+    };
+    match done {
+        Ok(()) => {}
+        Err(MigrateError::VersionMissing(found)) => return Err(OpenError::Newer { found, known }),
+        Err(error) => return Err(OpenError::Migrate(error)),
+    }
+    let mut conn = match pools {
+        Pools::Sqlite(pool) => Conn::Sqlite(pool.acquire().await.map_err(OpenError::Open)?),
+        Pools::Postgres(pool) => Conn::Postgres(pool.acquire().await.map_err(OpenError::Open)?),
+    };
+    check_key(&mut conn, keyring).await
+}
+
+/// The first server to open a database leaves its key's mark there; another key opens nothing.
+async fn check_key(conn: &mut Conn, keyring: &Keyring) -> Result<(), OpenError> {
+    let mark = keyring.fingerprint();
+    let insert = "INSERT INTO meta (name, value) VALUES ('key', $1) ON CONFLICT (name) DO NOTHING";
+    conn.execute(insert, args![&mark]).await.map_err(OpenError::Open)?;
+    let insert = "INSERT INTO meta (name, value) VALUES ('tokens', '0') ON CONFLICT (name) DO NOTHING";
+    conn.execute(insert, args![]).await.map_err(OpenError::Open)?;
+    let row = conn.row("SELECT value FROM meta WHERE name = 'key'", args![]).await;
+    let found = match row.map_err(OpenError::Open)? {
+        Some(mut row) => row.text().map_err(OpenError::Open)?,
+        None => return Err(OpenError::OtherKey),
+    };
+    if found == mark { Ok(()) } else { Err(OpenError::OtherKey) }
+}

@@ -1,0 +1,247 @@
+//! The store on SQLite and on PostgreSQL: the same SQL, the same rules, two kinds of connection.
+//!
+//! Owns: opening and migrating a database, its pools, the [`lane`]s that write. On SQLite one lane writes
+//! everything; on PostgreSQL a few lanes write what machines say, and other transactions have connections of
+//! their own. A write never runs in the task of an HTTP request, which ends when its client goes away.
+
+mod batch;
+mod claim;
+pub(crate) mod db;
+mod facts;
+pub(crate) mod lane;
+mod machines;
+pub(crate) mod people;
+mod queue;
+mod migrate;
+pub(crate) mod rows;
+pub(crate) mod sweep;
+
+use std::str::FromStr as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use ostler_core::clock::Timestamp;
+use ostler_core::lease::Policy;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{PgPool, SqlitePool};
+
+use self::db::Conn;
+use self::lane::{Hot, Lanes, Tx};
+use super::{
+    Claim, Claimed, LeaseStore, Registered, Registration, Runtime, Seen, StoreError, Stepped,
+    Sweep, Swept, TaskCall,
+};
+use crate::board::Hints;
+use crate::secrets::Keyring;
+
+/// Connections that read from SQLite at once; more wait their turn.
+const SQLITE_READERS_MAX: u32 = 4;
+/// Connections to PostgreSQL, of one server; more wait their turn.
+const POSTGRES_CONNECTIONS_MAX: u32 = 16;
+/// How long a request waits for a connection before it is answered 503.
+const ACQUIRE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long SQLite waits for another process (a backup, a command) that writes.
+const SQLITE_BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Statements that a connection keeps prepared.
+const STATEMENTS_MAX: usize = 512;
+
+/// Where "now" comes from; a test turns it by hand.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Told what a transaction made, after its commit.
+pub(crate) type OnHints = Arc<dyn Fn(Hints) + Send + Sync>;
+
+#[derive(Clone)]
+enum Pools {
+    Sqlite(SqlitePool),
+    Postgres(PgPool),
+}
+
+/// What all transactions share.
+pub(crate) struct Shared {
+    pools: Pools,
+    pub(crate) keyring: Keyring,
+    pub(crate) policy: Policy,
+    pub(crate) clock: Clock,
+    pub(crate) on_hints: OnHints,
+}
+
+/// The store.
+#[derive(Clone)]
+pub struct SqlStore {
+    shared: Arc<Shared>,
+    lanes: Lanes,
+}
+
+/// How to open a store.
+pub(crate) struct Opening<'a> {
+    /// `sqlite:<file>` or `postgres://…`.
+    pub(crate) url: &'a str,
+    pub(crate) keyring: Keyring,
+    pub(crate) policy: Policy,
+    pub(crate) clock: Clock,
+    pub(crate) on_hints: OnHints,
+}
+
+impl SqlStore {
+    /// Opens the database, makes it if it is a file that is not there, and brings its tables up to date.
+    pub(crate) async fn open(opening: Opening<'_>) -> Result<Self, OpenError> {
+        let pools = Pools::open(opening.url).await?;
+        migrate::run(&pools, &opening.keyring).await?;
+        let shared = Arc::new(Shared {
+            pools,
+            keyring: opening.keyring,
+            policy: opening.policy,
+            clock: opening.clock,
+            on_hints: opening.on_hints,
+        });
+        let lanes = Lanes::start(&shared);
+        Ok(Self { shared, lanes })
+    }
+
+    /// PostgreSQL, which other servers may use as well.
+    pub(crate) fn is_postgres(&self) -> bool {
+        matches!(self.shared.pools, Pools::Postgres(_))
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.shared.clock)()
+    }
+
+    /// A connection to read with.
+    pub(crate) async fn reader(&self) -> Result<Conn, StoreError> {
+        self.shared.connect().await
+    }
+
+    /// Runs `work` in a transaction of its own; what it returns is answered when it is durable.
+    pub(crate) async fn write<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: for<'t> FnOnce(&'t mut Tx) -> BoxFuture<'t, Result<T, StoreError>> + Send + 'static,
+    {
+        lane::write(&self.shared, &self.lanes, work).await
+    }
+
+    /// Finishes what was begun and closes the database.
+    pub(crate) async fn close(&self) {
+        self.lanes.close().await;
+        match &self.shared.pools {
+            Pools::Sqlite(pool) => pool.close().await,
+            Pools::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) async fn connect(&self) -> Result<Conn, StoreError> {
+        Ok(match &self.pools {
+            Pools::Sqlite(pool) => Conn::Sqlite(pool.acquire().await?),
+            Pools::Postgres(pool) => Conn::Postgres(pool.acquire().await?),
+        })
+    }
+}
+
+/// Why a database cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The URL is none of ours. It may hold a password, so it is not shown.
+    #[error("the database URL is not understood: write sqlite:<file> or postgres://user@host/name")]
+    Url,
+    /// It cannot be reached or opened.
+    #[error("cannot open the database")]
+    Open(#[source] sqlx::Error),
+    /// Its tables cannot be brought up to date.
+    #[error("cannot bring the database's tables up to date")]
+    Migrate(#[source] sqlx::migrate::MigrateError),
+    /// A newer program has changed its tables.
+    #[error("the database was made by a newer Ostler (its tables have version {found}, this program knows {known})")]
+    Newer {
+        /// What it has.
+        found: i64,
+        /// What we know.
+        known: i64,
+    },
+    /// Its secrets were sealed with another key.
+    #[error("the database was made with another secret key")]
+    OtherKey,
+}
+
+impl Pools {
+    async fn open(url: &str) -> Result<Self, OpenError> {
+        if url.starts_with("postgres:") || url.starts_with("postgresql:") {
+            let options = PgConnectOptions::from_str(url).map_err(|_| OpenError::Url)?;
+            let options = options
+                .application_name("ostler")
+                .statement_cache_capacity(STATEMENTS_MAX);
+            let pool = PgPoolOptions::new()
+                .max_connections(POSTGRES_CONNECTIONS_MAX)
+                .acquire_timeout(ACQUIRE_WAIT_MAX)
+                .connect_with(options)
+                .await
+                .map_err(OpenError::Open)?;
+            return Ok(Self::Postgres(pool));
+        }
+        let Some(file) = url.strip_prefix("sqlite:") else { return Err(OpenError::Url) };
+        let options = SqliteConnectOptions::new()
+            .filename(file.strip_prefix("//").unwrap_or(file))
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(SQLITE_BUSY_WAIT_MAX)
+            .statement_cache_capacity(STATEMENTS_MAX);
+        let pool = SqlitePoolOptions::new()
+            // One more for the lane, which holds its own.
+            .max_connections(SQLITE_READERS_MAX + 1)
+            .acquire_timeout(ACQUIRE_WAIT_MAX)
+            .connect_with(options)
+            .await
+            .map_err(OpenError::Open)?;
+        Ok(Self::Sqlite(pool))
+    }
+}
+
+impl LeaseStore for SqlStore {
+    async fn machine_register(&self, registration: Registration) -> Result<Registered, StoreError> {
+        self.write(move |tx| Box::pin(machines::register(tx, registration))).await
+    }
+
+    async fn machine_find(
+        &self,
+        workspace_id: i64,
+        daemon_id: &str,
+    ) -> Result<Vec<Runtime>, StoreError> {
+        machines::find(&mut self.reader().await?, workspace_id, daemon_id).await
+    }
+
+    async fn machines_seen(&self, seen: Vec<Seen>) -> Result<(), StoreError> {
+        self.write(move |tx| Box::pin(machines::seen(tx, seen))).await
+    }
+
+    async fn task_claim(&self, claim: Claim) -> Result<Option<Claimed>, StoreError> {
+        self.lanes.claim(claim).await
+    }
+
+    async fn task_call(&self, call: TaskCall) -> Result<Stepped, StoreError> {
+        self.lanes.call(call).await
+    }
+
+    async fn task_queue(
+        &self,
+        workspace_id: i64,
+        issue_id: i64,
+        agent_id: i64,
+    ) -> Result<String, StoreError> {
+        self.write(move |tx| Box::pin(rows::queue(tx, workspace_id, issue_id, agent_id))).await
+    }
+
+    async fn leases_sweep(&self, sweep: Sweep) -> Result<Swept, StoreError> {
+        self.write(move |tx| Box::pin(sweep::run(tx, sweep))).await
+    }
+}

@@ -1,0 +1,97 @@
+//! What is asked about the queue: which agents have work, whose decisions wait, whether a lease holds.
+
+use ostler_core::lease::{Call, Input, LeaseHash, step};
+use ostler_proto::lease::DecisionMade;
+
+use super::db::args;
+use super::{SqlStore, rows, sweep};
+use crate::board::Offer;
+use crate::store::{StoreError, TaskRecord};
+
+/// Agents with work that a look finds; the rest is found when these are busy.
+const OFFERS_MAX: usize = 10_000;
+
+impl SqlStore {
+    /// Ends pauses that are over, and finds the agents that have something to claim and room for it.
+    pub(crate) async fn offers(&self) -> Result<Vec<Offer>, StoreError> {
+        let mut conn = self.reader().await?;
+        let due = "SELECT 1 FROM tasks WHERE state = 'queued' AND parked = 1 AND not_before <= $1 LIMIT 1";
+        let due = conn.row(due, args![self.now().as_micros()]).await?.is_some();
+        if due {
+            drop(conn);
+            self.write(|tx| Box::pin(sweep::unpark(tx))).await?;
+            conn = self.reader().await?;
+        }
+        let sql = format!(
+            "SELECT workspace_id, id, provider, runtime_id, concurrency - held FROM ( \
+                 SELECT a.workspace_id, a.id, a.provider, a.runtime_id, a.concurrency, \
+                     (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id \
+                         AND h.state IN ('dispatched', 'running')) AS held \
+                 FROM agents a WHERE a.paused = 0 AND a.archived_at IS NULL AND EXISTS (SELECT 1 FROM tasks q \
+                     WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0) \
+             ) AS a WHERE held < concurrency LIMIT {OFFERS_MAX}"
+        );
+        let mut offers = Vec::new();
+        for mut row in conn.rows(&sql, args![]).await? {
+            offers.push(Offer {
+                workspace_id: row.int()?,
+                agent_id: row.int()?,
+                provider: row.text()?,
+                runtime_id: row.opt_text()?,
+                room: usize::try_from(row.int()?).unwrap_or(0),
+            });
+        }
+        Ok(offers)
+    }
+
+    /// Decisions of people that wait until this machine resumes.
+    pub(crate) async fn decisions_of(
+        &self,
+        workspace_id: i64,
+        daemon_id: &str,
+    ) -> Result<Vec<DecisionMade>, StoreError> {
+        let sql = "SELECT t.id, t.decision, t.decision_note FROM tasks t \
+                   JOIN runtimes r ON r.id = t.runtime_id \
+                   WHERE t.state = 'waiting' AND t.decision IS NOT NULL \
+                   AND r.workspace_id = $1 AND r.daemon_id = $2 ORDER BY t.id";
+        let mut decisions = Vec::new();
+        let mut conn = self.reader().await?;
+        for mut row in conn.rows(sql, args![workspace_id, daemon_id]).await? {
+            decisions.push(DecisionMade {
+                task_id: row.text()?,
+                decision: row.text()?,
+                note: row.opt_text()?.unwrap_or_default(),
+            });
+        }
+        Ok(decisions)
+    }
+
+    /// A task of the workspace.
+    pub(crate) async fn task(&self, workspace_id: i64, id: &str) -> Result<TaskRecord, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM {} WHERE t.id = $1 AND t.workspace_id = $2",
+            rows::COLUMNS,
+            rows::FROM
+        );
+        let row = self.reader().await?.row(&sql, args![id, workspace_id]).await?;
+        Ok(rows::read(&mut row.ok_or(StoreError::NotFound)?)?)
+    }
+
+    /// The task exists.
+    pub(crate) async fn task_exists(&self, workspace_id: i64, id: &str) -> Result<(), StoreError> {
+        self.task(workspace_id, id).await.map(drop)
+    }
+
+    /// The task exists and this is its lease.
+    pub(crate) async fn task_check(
+        &self,
+        workspace_id: i64,
+        id: &str,
+        lease: Option<LeaseHash>,
+    ) -> Result<(), StoreError> {
+        let mut task = self.task(workspace_id, id).await?.machine;
+        let input = Input::Held { lease, call: Call::Session };
+        let stepped = step(&mut task, input, self.now(), &self.shared().policy);
+        stepped.answer.map(drop).map_err(StoreError::Refused)
+    }
+}

@@ -1,0 +1,251 @@
+//! Tasks in and out of the database.
+
+use std::time::Duration;
+
+use ostler_core::clock::Timestamp;
+use ostler_core::lease::{
+    Decided, Decision, End, Ended, Lease, Priority, State, Task, WaitingFor, Waits,
+};
+
+use super::db::{Conn, DbError, Kind, Row, Value, args};
+use super::lane::Tx;
+use crate::store::plan::{self, Change};
+use crate::store::{StoreError, TaskRecord, hex, unhex};
+
+/// What [`read`] reads, of tasks `t` and their issues `i`.
+pub(super) const COLUMNS: &str = "t.id, t.workspace_id, t.issue_id, i.number, t.agent_id, t.runtime_id, \
+     t.rank, t.lease_nonce, t.lease_request, t.error, t.created_at, t.started_at, t.ended_at, t.state, \
+     t.attempts, t.hand_backs, t.parks, t.not_before, t.cancel_requested, t.lease_hash, t.lease_expires_at, \
+     t.lease_start_by, t.ended_hash, t.ended_how, t.ended_became, t.worked_us, t.working_since, t.wait_for, \
+     t.wait_summary, t.wait_since, t.decision, t.decision_note, t.lines, t.lines_before";
+
+/// The tables [`COLUMNS`] are of.
+pub(super) const FROM: &str = "tasks t JOIN issues i ON i.id = t.issue_id";
+
+/// What changes of a task, in the order of [`changed`]; the id first.
+const CHANGING: [(&str, Kind); 30] = [
+    ("id", Kind::Text),
+    ("runtime_id", Kind::Text),
+    ("state", Kind::Text),
+    ("parked", Kind::Int),
+    ("not_before", Kind::Int),
+    ("attempts", Kind::Int),
+    ("hand_backs", Kind::Int),
+    ("parks", Kind::Int),
+    ("cancel_requested", Kind::Int),
+    ("lease_hash", Kind::Text),
+    ("lease_nonce", Kind::Text),
+    ("lease_expires_at", Kind::Int),
+    ("lease_start_by", Kind::Int),
+    ("lease_request", Kind::Text),
+    ("ended_hash", Kind::Text),
+    ("ended_how", Kind::Text),
+    ("ended_became", Kind::Text),
+    ("worked_us", Kind::Int),
+    ("working_since", Kind::Int),
+    ("wait_for", Kind::Text),
+    ("wait_summary", Kind::Text),
+    ("wait_since", Kind::Int),
+    ("decision", Kind::Text),
+    ("decision_note", Kind::Text),
+    ("lines", Kind::Int),
+    ("lines_before", Kind::Int),
+    ("error", Kind::Text),
+    ("started_at", Kind::Int),
+    ("ended_at", Kind::Int),
+    ("rank", Kind::Int),
+];
+
+fn corrupt(what: &'static str) -> DbError {
+    DbError::Decode(format!("a task's {what} is none of ours").into())
+}
+
+fn count(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn instant(value: Option<i64>) -> Option<Timestamp> {
+    value.map(Timestamp::from_micros)
+}
+
+/// A task from a row of [`COLUMNS`].
+pub(super) fn read(row: &mut Row) -> Result<TaskRecord, DbError> {
+    let mut record = TaskRecord {
+        id: row.text()?,
+        workspace_id: row.int()?,
+        issue_id: row.int()?,
+        issue_number: row.int()?,
+        agent_id: row.int()?,
+        runtime_id: row.opt_text()?,
+        rank: row.int()?,
+        lease_nonce: row.opt_text()?,
+        lease_request: row.opt_text()?,
+        error: row.opt_text()?,
+        created_at: Timestamp::from_micros(row.int()?),
+        started_at: instant(row.opt_int()?),
+        ended_at: instant(row.opt_int()?),
+        machine: Task::new(),
+    };
+    record.machine = read_machine(row)?;
+    Ok(record)
+}
+
+fn read_machine(row: &mut Row) -> Result<Task, DbError> {
+    let state = State::from_word(&row.text()?).ok_or_else(|| corrupt("state"))?;
+    let small = |value: i64| u32::try_from(value).map_err(|_| corrupt("count"));
+    let (attempts, hand_backs, parks) =
+        (small(row.int()?)?, small(row.int()?)?, small(row.int()?)?);
+    let not_before = instant(row.opt_int()?);
+    let cancel_requested = row.flag()?;
+    let lease = read_lease(row)?;
+    let ended = read_ended(row)?;
+    let worked = Duration::from_micros(u64::try_from(row.int()?).unwrap_or(0));
+    let working_since = instant(row.opt_int()?);
+    let waits = read_waits(row)?;
+    let large = |value: i64| u64::try_from(value).map_err(|_| corrupt("count"));
+    Ok(Task {
+        state,
+        attempts,
+        hand_backs,
+        parks,
+        not_before,
+        cancel_requested,
+        lease,
+        ended,
+        worked,
+        working_since,
+        waits,
+        lines: large(row.int()?)?,
+        lines_before: large(row.int()?)?,
+    })
+}
+
+fn read_lease(row: &mut Row) -> Result<Option<Lease>, DbError> {
+    let (hash, expires_at, start_by) = (row.opt_text()?, row.opt_int()?, row.opt_int()?);
+    let Some(hash) = hash else { return Ok(None) };
+    Ok(Some(Lease {
+        hash: unhex(&hash).ok_or_else(|| corrupt("lease"))?,
+        expires_at: instant(expires_at).ok_or_else(|| corrupt("lease"))?,
+        start_by: instant(start_by),
+    }))
+}
+
+fn read_ended(row: &mut Row) -> Result<Option<Ended>, DbError> {
+    let (hash, how, became) = (row.opt_text()?, row.opt_text()?, row.opt_text()?);
+    let Some(hash) = hash else { return Ok(None) };
+    Ok(Some(Ended {
+        hash: unhex(&hash).ok_or_else(|| corrupt("last lease"))?,
+        end: how.as_deref().and_then(End::from_word).ok_or_else(|| corrupt("last lease"))?,
+        became: became.as_deref().and_then(State::from_word).ok_or_else(|| corrupt("last lease"))?,
+    }))
+}
+
+fn read_waits(row: &mut Row) -> Result<Option<Waits>, DbError> {
+    let (what, summary, since) = (row.opt_text()?, row.opt_text()?, row.opt_int()?);
+    let (decided, note) = (row.opt_text()?, row.opt_text()?);
+    let Some(what) = what else { return Ok(None) };
+    let decided = match decided.as_deref().map(Decided::from_word) {
+        None => None,
+        Some(Some(decided)) => Some(decided),
+        Some(None) => return Err(corrupt("decision")),
+    };
+    Ok(Some(Waits {
+        what: WaitingFor::from_word(&what).ok_or_else(|| corrupt("wait"))?,
+        summary: summary.unwrap_or_default(),
+        since: instant(since).ok_or_else(|| corrupt("wait"))?,
+        decision: decided.map(|decided| Decision { decided, note: note.unwrap_or_default() }),
+    }))
+}
+
+/// The values of [`CHANGING`].
+fn changed(record: &TaskRecord) -> Vec<Value> {
+    let task = &record.machine;
+    let at = |instant: Option<Timestamp>| instant.map(Timestamp::as_micros);
+    let decision = task.waits.as_ref().and_then(|waits| waits.decision.as_ref());
+    args![
+        &record.id,
+        record.runtime_id.clone(),
+        task.state.word(),
+        task.not_before.is_some(),
+        at(task.not_before),
+        i64::from(task.attempts),
+        i64::from(task.hand_backs),
+        i64::from(task.parks),
+        task.cancel_requested,
+        task.lease.map(|lease| hex(&lease.hash.0)),
+        record.lease_nonce.clone(),
+        task.lease.map(|lease| lease.expires_at.as_micros()),
+        at(task.lease.and_then(|lease| lease.start_by)),
+        record.lease_request.clone(),
+        task.ended.map(|ended| hex(&ended.hash.0)),
+        task.ended.map(|ended| ended.end.word()),
+        task.ended.map(|ended| ended.became.word()),
+        i64::try_from(task.worked.as_micros()).unwrap_or(i64::MAX),
+        at(task.working_since),
+        task.waits.as_ref().map(|waits| waits.what.word()),
+        task.waits.as_ref().map(|waits| waits.summary.clone()),
+        task.waits.as_ref().map(|waits| waits.since.as_micros()),
+        decision.map(|decision| decision.decided.word()),
+        decision.map(|decision| decision.note.clone()),
+        count(task.lines),
+        count(task.lines_before),
+        record.error.clone(),
+        at(record.started_at),
+        at(record.ended_at),
+        record.rank,
+    ]
+}
+
+/// Saves tasks that were loaded before.
+pub(super) async fn save<'a>(
+    conn: &mut Conn,
+    records: impl Iterator<Item = &'a TaskRecord>,
+) -> Result<(), DbError> {
+    conn.update_many("tasks", &CHANGING, records.map(changed).collect()).await
+}
+
+/// Loads and locks tasks, always in the order of their ids, so that two transactions do not wait for each
+/// other.
+pub(super) async fn lock(conn: &mut Conn, ids: Vec<String>) -> Result<Vec<TaskRecord>, DbError> {
+    let lock = if conn.is_postgres() { "FOR NO KEY UPDATE OF t" } else { "" };
+    let any = conn.any("t.id", 1);
+    let sql = format!("SELECT {COLUMNS} FROM {FROM} WHERE {any} ORDER BY t.id {lock}");
+    conn.rows(&sql, args![ids]).await?.iter_mut().map(read).collect()
+}
+
+/// Queues a new task.
+pub(crate) async fn queue(
+    tx: &mut Tx,
+    workspace_id: i64,
+    issue_id: i64,
+    agent_id: i64,
+) -> Result<String, StoreError> {
+    let sql = "SELECT i.number, i.priority FROM issues i JOIN agents a ON a.workspace_id = i.workspace_id \
+               WHERE i.workspace_id = $1 AND i.id = $2 AND a.id = $3";
+    let row = tx.conn.row(sql, args![workspace_id, issue_id, agent_id]).await?;
+    let mut row = row.ok_or(StoreError::NotFound)?;
+    let (number, priority) = (row.int()?, row.text()?);
+    let priority = Priority::from_word(&priority).unwrap_or_default();
+    let id = ulid::Ulid::generate().to_string().to_lowercase();
+    let record = plan::queued(id, (workspace_id, issue_id, number, agent_id), priority, tx.now);
+    insert(tx, &record).await?;
+    tx.hints.queued(workspace_id, agent_id);
+    if let Change::Event { kind, data } = plan::task_event(&record) {
+        tx.events(vec![(workspace_id, kind.to_owned(), data)]).await?;
+    }
+    Ok(record.id)
+}
+
+async fn insert(tx: &mut Tx, record: &TaskRecord) -> Result<(), DbError> {
+    let mut columns = CHANGING.to_vec();
+    columns.extend([
+        ("workspace_id", Kind::Int),
+        ("issue_id", Kind::Int),
+        ("agent_id", Kind::Int),
+        ("created_at", Kind::Int),
+    ]);
+    let mut row = changed(record);
+    let created_at = record.created_at.as_micros();
+    row.extend(args![record.workspace_id, record.issue_id, record.agent_id, created_at]);
+    tx.conn.insert_many("tasks", &columns, vec![row], "").await.map(drop)
+}

@@ -1,0 +1,79 @@
+//! The sweeper's transaction: leases that ran out, machines that fell silent, tasks whose pause is over.
+
+use serde_json::json;
+
+use super::batch::Saves;
+use super::db::args;
+use super::lane::Tx;
+use super::rows;
+use crate::store::{StoreError, Sweep, Swept, plan};
+
+/// Leases taken in one transaction; the rest waits for the next round.
+const LEASES_MAX: usize = 500;
+/// What servers on one PostgreSQL agree on, so that one sweeps at a time: "ostler" as a number.
+const LOCK: i64 = 0x6f73_746c_6572;
+
+/// Sweeps once.
+pub(super) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> {
+    if tx.conn.is_postgres() {
+        // Of the transaction: it ends with it, however that ends.
+        let sql = "SELECT CAST(CASE WHEN pg_try_advisory_xact_lock($1) THEN 1 ELSE 0 END AS BIGINT)";
+        if tx.conn.number(sql, args![LOCK]).await? == 0 {
+            return Ok(Swept { skipped: true, ..Swept::default() });
+        }
+    }
+    let leases = if sweep.take_leases { take_leases(tx).await? } else { 0 };
+    let runtimes = mark_offline(tx, sweep).await?;
+    Ok(Swept { skipped: false, leases, runtimes })
+}
+
+/// Tasks whose pause is over can be claimed. Any server does this, at any time.
+pub(crate) async fn unpark(tx: &mut Tx) -> Result<(), StoreError> {
+    let sql = "UPDATE tasks SET parked = 0 WHERE state = 'queued' AND parked = 1 AND not_before <= $1 \
+               RETURNING workspace_id, agent_id";
+    for mut row in tx.conn.rows(sql, args![tx.now.as_micros()]).await? {
+        let (workspace_id, agent_id) = (row.int()?, row.int()?);
+        tx.hints.queued(workspace_id, agent_id);
+    }
+    Ok(())
+}
+
+async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
+    let lock = if tx.conn.is_postgres() { "FOR NO KEY UPDATE OF t SKIP LOCKED" } else { "" };
+    let sql = format!(
+        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') \
+         AND (t.lease_expires_at <= $1 OR (t.state = 'dispatched' AND t.lease_start_by <= $1)) \
+         ORDER BY t.id LIMIT {LEASES_MAX} {lock}",
+        rows::COLUMNS,
+        rows::FROM
+    );
+    let mut saves = Saves::default();
+    let mut taken = Vec::new();
+    let policy = tx.shared.policy;
+    for mut row in tx.conn.rows(&sql, args![tx.now.as_micros()]).await? {
+        let mut record = rows::read(&mut row)?;
+        let changes = plan::sweep(&mut record, tx.now, &policy);
+        saves.take(tx, &record, 0, changes);
+        taken.push(record);
+    }
+    rows::save(&mut tx.conn, taken.iter()).await?;
+    saves.save(tx).await?;
+    Ok(taken.len() as u64)
+}
+
+async fn mark_offline(tx: &mut Tx, sweep: Sweep) -> Result<u64, StoreError> {
+    let silent = i64::try_from(sweep.offline_after.as_micros()).unwrap_or(i64::MAX);
+    let sql = "UPDATE runtimes SET online = 0 WHERE online = 1 AND last_seen < $1 \
+               RETURNING workspace_id, id, name, provider, daemon_id";
+    let mut events = Vec::new();
+    for mut row in tx.conn.rows(sql, args![tx.now.as_micros().saturating_sub(silent)]).await? {
+        let workspace_id = row.int()?;
+        let data = json!({ "runtime_id": row.text()?, "name": row.text()?, "provider": row.text()?,
+            "online": false });
+        tx.hints.machine(workspace_id, &row.text()?);
+        events.push((workspace_id, "runtime.changed".to_owned(), data.to_string()));
+    }
+    let count = events.len() as u64;
+    tx.events(events).await?;
+    Ok(count)
+}
