@@ -326,18 +326,18 @@ fn fail(task: &mut Task, failing: Failing, now: Timestamp, policy: &Policy) -> V
     if !failing.retryable {
         return become_ended(task, State::Failed, vec![Effect::KeepError]);
     }
-    let parked = failing.not_before.filter(|&at| at > now);
     if failing.handed_back && task.hand_backs < policy.hand_backs_max {
         task.hand_backs += 1;
         task.attempts = task.attempts.saturating_sub(1);
-    } else if parked.is_some() && task.parks < policy.parks_max {
+    } else if failing.not_before.is_some() && task.parks < policy.parks_max {
+        // Also when that time has passed: the report may have waited, or the machine's clock be another.
         task.parks += 1;
         task.attempts = task.attempts.saturating_sub(1);
     }
     if task.attempts >= policy.attempts_max {
         return become_ended(task, State::Failed, vec![Effect::KeepError]);
     }
-    task.not_before = parked;
+    task.not_before = failing.not_before.filter(|&at| at > now);
     let mut effects = vec![Effect::KeepError];
     effects.extend(requeue(task));
     effects
