@@ -1,1 +1,3 @@
 //! The fleet server.
+
+pub mod secrets;
