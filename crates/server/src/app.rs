@@ -90,7 +90,8 @@ impl Machines {
             if machines.len() >= MACHINES_MAX {
                 machines.retain(|_, machine| machine.unwritten);
             }
-            let written = runtimes.iter().map(|runtime| runtime.last_seen).max().unwrap_or_default();
+            let written =
+                runtimes.iter().map(|runtime| runtime.last_seen).max().unwrap_or_default();
             let before = machines.get(&key);
             let unwritten = before.is_some_and(|machine| machine.unwritten);
             let seen = before.map_or(written, |machine| machine.seen.max(written));
@@ -105,7 +106,8 @@ impl Machines {
             let key = (workspace_id, daemon_id.to_owned());
             if let Some(machine) = machines.get_mut(&key) {
                 if machine.unwritten {
-                    machine.loaded = machine.loaded.checked_sub(REMEMBERED_MAX).unwrap_or(machine.loaded);
+                    machine.loaded =
+                        machine.loaded.checked_sub(REMEMBERED_MAX).unwrap_or(machine.loaded);
                 } else {
                     machines.remove(&key);
                 }
@@ -139,7 +141,11 @@ impl Machines {
 
 impl App {
     /// The machine, from memory or from the database; `NotFound` when it never registered.
-    pub(crate) async fn machine(&self, workspace_id: i64, daemon_id: &str) -> Result<Known, StoreError> {
+    pub(crate) async fn machine(
+        &self,
+        workspace_id: i64,
+        daemon_id: &str,
+    ) -> Result<Known, StoreError> {
         let key = (workspace_id, daemon_id.to_owned());
         if let Some(known) = self.machines.remembered(&key) {
             return Ok(known);
@@ -162,7 +168,8 @@ impl App {
         daemon_id: &str,
     ) -> Result<Known, StoreError> {
         let mut known = self.machine(workspace_id, daemon_id).await?;
-        let offline = |known: &Known| self.store.now().since(known.seen) >= self.settings.offline_after;
+        let offline =
+            |known: &Known| self.store.now().since(known.seen) >= self.settings.offline_after;
         if offline(&known) && known.loaded.elapsed() >= LOOK_AGAIN {
             self.load(&(workspace_id, daemon_id.to_owned())).await?;
             known = self.machine(workspace_id, daemon_id).await?;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::secrets::hash_token;
 use crate::store::StoreError;
+use crate::store::hex;
 use crate::store::sql::SqlStore;
 use crate::store::sql::db::args;
-use crate::store::hex;
 
 /// Tokens that are remembered; when there are more all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 100_000;

@@ -167,7 +167,11 @@ impl Board {
     }
 
     /// The generation now, and whether one of these runtimes may find work.
-    pub(crate) fn may_have_work(&self, workspace_id: i64, runtimes: &[(String, String)]) -> (u64, bool) {
+    pub(crate) fn may_have_work(
+        &self,
+        workspace_id: i64,
+        runtimes: &[(String, String)],
+    ) -> (u64, bool) {
         let inner = self.lock();
         let offers = inner.offers.get(&workspace_id);
         let fits = |fits: &Option<Fits>| fits.as_ref().is_none_or(|fits| fits.any(runtimes));
@@ -192,7 +196,11 @@ impl Board {
     }
 
     /// Waits for work; `None` when too many wait.
-    pub(crate) fn wait(&self, workspace_id: i64, runtimes: &[(String, String)]) -> Option<Wait<'_>> {
+    pub(crate) fn wait(
+        &self,
+        workspace_id: i64,
+        runtimes: &[(String, String)],
+    ) -> Option<Wait<'_>> {
         let mut inner = self.lock();
         if inner.waiting >= WAITERS_MAX {
             return None;

@@ -82,7 +82,8 @@ impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
         let (message, code) = match refusal {
             Refusal::LeaseLost => (
-                "You hold no lease on this task: send its X-Felagi-Lease, or stop working on it.".to_owned(),
+                "You hold no lease on this task: send its X-Felagi-Lease, or stop working on it."
+                    .to_owned(),
                 "lease_lost",
             ),
             Refusal::LeaseExpired => (
@@ -102,7 +103,9 @@ impl From<StoreError> for Fault {
         match error {
             StoreError::NotFound => Self::not_found(),
             StoreError::Refused(refusal) => refusal.into(),
-            StoreError::Conflict(message) => Self::new(StatusCode::CONFLICT, message).code("conflict"),
+            StoreError::Conflict(message) => {
+                Self::new(StatusCode::CONFLICT, message).code("conflict")
+            }
             StoreError::Invalid { field, fault } => Self::field(field, fault),
             StoreError::Database(_) | StoreError::Busy => {
                 if let StoreError::Database(error) = &error {
@@ -168,9 +171,7 @@ pub(crate) async fn read_bytes(
     }
     let read = tokio::time::timeout(BODY_WAIT_MAX, Limited::new(body, bytes_max).collect());
     match read.await {
-        Err(_) => {
-            Err(Fault::new(StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time."))
-        }
+        Err(_) => Err(Fault::new(StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time.")),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Fault::new(StatusCode::BAD_REQUEST, "The body ended early.")),
         Ok(Ok(body)) => Ok(body.to_bytes()),

@@ -4,6 +4,7 @@
 //! administration on the same machine. Deliberately absent: running agents (that is the machine's daemon), and any
 //! rule about what may become of a task (that is `ostler_core::lease`).
 
+mod admin;
 mod app;
 mod auth;
 mod board;
@@ -21,5 +22,6 @@ pub mod text;
 pub mod thread;
 pub mod version;
 
+pub use admin::{Admin, Initialised};
 pub use rate::Limits;
-pub use server::{Server, StartError};
+pub use server::{Server, StartError, system_clock};

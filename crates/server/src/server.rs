@@ -51,7 +51,11 @@ pub fn system_clock() -> Clock {
 
 impl Server {
     /// Opens the database, brings its tables up to date and listens.
-    pub async fn start(settings: Settings, keyring: Keyring, clock: Clock) -> Result<Self, StartError> {
+    pub async fn start(
+        settings: Settings,
+        keyring: Keyring,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
         let board = Arc::new(Board::new());
         let tokens = Arc::new(Tokens::new());
         let machines = Arc::new(Machines::new());
@@ -69,7 +73,8 @@ impl Server {
         });
         let store = store.await?;
         let address = settings.listen;
-        let listen = async { TcpListener::bind(address).await.and_then(|it| Ok((it.local_addr()?, it))) };
+        let listen =
+            async { TcpListener::bind(address).await.and_then(|it| Ok((it.local_addr()?, it))) };
         let (address, listener) =
             listen.await.map_err(|source| StartError::Listen { address, source })?;
         let stopping = CancellationToken::new();

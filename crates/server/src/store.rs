@@ -65,10 +65,8 @@ pub trait LeaseStore: Send + Sync {
     ) -> impl Future<Output = Result<Vec<Runtime>, StoreError>> + Send;
 
     /// Machines were heard of at these instants: their listed runtimes are online.
-    fn machines_seen(
-        &self,
-        seen: Vec<Seen>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn machines_seen(&self, seen: Vec<Seen>)
+    -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Gives a task to a machine, if there is one for it.
     fn task_claim(
@@ -77,10 +75,8 @@ pub trait LeaseStore: Send + Sync {
     ) -> impl Future<Output = Result<Option<Claimed>, StoreError>> + Send;
 
     /// Does one thing to one task: everything but claiming.
-    fn task_call(
-        &self,
-        call: TaskCall,
-    ) -> impl Future<Output = Result<Stepped, StoreError>> + Send;
+    fn task_call(&self, call: TaskCall)
+    -> impl Future<Output = Result<Stepped, StoreError>> + Send;
 
     /// Queues a task for an agent on an issue. The id is new.
     fn task_queue(

@@ -42,10 +42,7 @@ impl Call {
                 self.step(what, with).await
             }
             Err(fault) => {
-                self.app
-                    .store
-                    .task_check(self.identity.workspace_id, &self.task_id, lease)
-                    .await?;
+                self.app.store.task_check(self.identity.workspace_id, &self.task_id, lease).await?;
                 Err(fault)
             }
         }
@@ -168,7 +165,10 @@ pub(super) async fn fail(call: Call) -> Result<Response, Fault> {
 fn not_before(text: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
     let Some(text) = text else { return Ok(None) };
     let Ok(at) = text.parse::<jiff::Timestamp>() else {
-        return Err(Fault::field("not_before", "must be an instant like 2026-07-31T06:12:00+00:00"));
+        return Err(Fault::field(
+            "not_before",
+            "must be an instant like 2026-07-31T06:12:00+00:00",
+        ));
     };
     let at = Timestamp::from_micros(at.as_microsecond());
     if at > now.after(PARK_MAX) {
@@ -189,7 +189,8 @@ pub(super) async fn wait(call: Call) -> Result<Response, Fault> {
         |body| {
             let sent = Await::parse(body)?;
             let what = WaitingFor::from_word(&sent.waiting_for);
-            let what = what.ok_or_else(|| Fault::field("waiting_for", "must be approval or input"))?;
+            let what =
+                what.ok_or_else(|| Fault::field("waiting_for", "must be approval or input"))?;
             Ok((what, sent.summary))
         },
         |(what, summary)| (machine::Call::Await { what, summary }, Payload::None),

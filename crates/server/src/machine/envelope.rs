@@ -14,11 +14,7 @@ use crate::version::Capabilities;
 use crate::{harness, text, thread};
 
 /// Builds it. Nothing here can fail the claim: the task is given already.
-pub(super) async fn of(
-    app: &Arc<App>,
-    capabilities: &Capabilities,
-    claimed: Claimed,
-) -> Envelope {
+pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Claimed) -> Envelope {
     let Claimed { task, lease_token, mut facts } = claimed;
     if facts.agent.provider == ACTOR_PROVIDER {
         facts.repositories.clear();
@@ -59,7 +55,10 @@ fn opened(app: &App, sealed: Option<&str>, purpose: &str) -> Map<String, Value> 
     let opened = app.store.shared().keyring.open(purpose, sealed).ok();
     let object = opened.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     if object.is_none() {
-        tracing::error!(purpose, "a sealed value of an agent cannot be opened; the run goes without");
+        tracing::error!(
+            purpose,
+            "a sealed value of an agent cannot be opened; the run goes without"
+        );
     }
     object.unwrap_or_default()
 }

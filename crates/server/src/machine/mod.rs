@@ -110,7 +110,9 @@ struct Call {
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
     for endpoint in ENDPOINTS {
-        let handler = move |State(app): State<Arc<App>>, path: Option<Path<String>>, request: Request| async move {
+        let handler = move |State(app): State<Arc<App>>,
+                            path: Option<Path<String>>,
+                            request: Request| async move {
             let task_id = path.map(|Path(task)| task).unwrap_or_default();
             handle(app, *endpoint, task_id, request).await
         };
@@ -177,7 +179,8 @@ async fn identify(
 }
 
 fn too_old(upgrade: version::Upgrade) -> Fault {
-    let mut fault = Fault::new(StatusCode::UPGRADE_REQUIRED, upgrade.message).code("upgrade_required");
+    let mut fault =
+        Fault::new(StatusCode::UPGRADE_REQUIRED, upgrade.message).code("upgrade_required");
     fault.body.minimum_version = Some(upgrade.minimum_version);
     fault.body.download_url = Some(upgrade.download_url);
     fault

@@ -2,7 +2,9 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use ostler_proto::lease::{Actor, Heartbeat, Register, Registered, Runtime, Status, WorkspaceBrief};
+use ostler_proto::lease::{
+    Actor, Heartbeat, Register, Registered, Runtime, Status, WorkspaceBrief,
+};
 
 use super::Call;
 use crate::http::{Fault, json};

@@ -6,9 +6,7 @@ use ostler_core::lease::{
 };
 use serde_json::json;
 
-use super::types::{
-    Completion, Line, Payload, SessionReport, Stepped, TaskCall, TaskRecord, What,
-};
+use super::types::{Completion, Line, Payload, SessionReport, Stepped, TaskCall, TaskRecord, What};
 
 /// A lease that a store made for a claim or a resume.
 #[derive(Debug, Clone, PartialEq, Eq)]

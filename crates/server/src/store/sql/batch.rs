@@ -10,7 +10,7 @@ use super::lane::{Hot, Tx};
 use super::{claim, facts, rows};
 use crate::store::plan::{self, Change, NewLease};
 use crate::store::{
-    Claimed, Completion, Line, SessionReport, StoreError, Stepped, TaskCall, TaskRecord, What, hex,
+    Claimed, Completion, Line, SessionReport, Stepped, StoreError, TaskCall, TaskRecord, What, hex,
 };
 
 /// What a request is told when the batch is durable.
@@ -313,7 +313,7 @@ impl Saves {
             it.workspace_id,
             it.issue_id,
             it.agent_id,
-            it.completion.result,
+            &it.completion.result,
             usage.input_tokens,
             usage.output_tokens,
             usage.cached_tokens,
@@ -324,8 +324,7 @@ impl Saves {
         tx.conn.execute(sql, args).await?;
         let sql = "INSERT INTO time_entries (workspace_id, issue_id, author_type, author_id, task_id, spent_ms, \
                    note, created_at) VALUES ($1, $2, 'agent', $3, $4, $5, '', $6)";
-        let args =
-            args![it.workspace_id, it.issue_id, it.agent_id, &it.task_id, it.worked_ms, now];
+        let args = args![it.workspace_id, it.issue_id, it.agent_id, &it.task_id, it.worked_ms, now];
         tx.conn.execute(sql, args).await?;
         if let Some(body) = &it.completion.comment {
             let sql = "INSERT INTO comments (workspace_id, issue_id, author_type, author_id, task_id, body, \
@@ -384,4 +383,3 @@ impl Saves {
         self.events.push((it.workspace_id, kind.to_owned(), data.to_string()));
     }
 }
-

@@ -162,8 +162,12 @@ fn bind_sqlite(sql: &str, args: Vec<Value>) -> Query<'static, Sqlite, SqliteArgu
             // For `IN (SELECT value FROM json_each($1))`.
             Value::Ints(values) => query.bind(serde_json::json!(values).to_string()),
             Value::Texts(values) => query.bind(serde_json::json!(values).to_string()),
-            Value::Column(Column::Ints(values)) => query.bind(serde_json::json!(values).to_string()),
-            Value::Column(Column::Texts(values)) => query.bind(serde_json::json!(values).to_string()),
+            Value::Column(Column::Ints(values)) => {
+                query.bind(serde_json::json!(values).to_string())
+            }
+            Value::Column(Column::Texts(values)) => {
+                query.bind(serde_json::json!(values).to_string())
+            }
         };
     }
     query
@@ -196,17 +200,27 @@ impl Conn {
         match self {
             Self::Sqlite(conn) => {
                 let rows = bind_sqlite(sql, args).fetch_all(&mut **conn).await?;
-                Ok(rows.into_iter().map(|row| Row { inner: Inner::Sqlite(row), column: 0 }).collect())
+                Ok(rows
+                    .into_iter()
+                    .map(|row| Row { inner: Inner::Sqlite(row), column: 0 })
+                    .collect())
             }
             Self::Postgres(conn) => {
                 let rows = bind_postgres(sql, args).fetch_all(&mut **conn).await?;
-                Ok(rows.into_iter().map(|row| Row { inner: Inner::Postgres(row), column: 0 }).collect())
+                Ok(rows
+                    .into_iter()
+                    .map(|row| Row { inner: Inner::Postgres(row), column: 0 })
+                    .collect())
             }
         }
     }
 
     /// The first row, if there is one.
-    pub(crate) async fn row(&mut self, sql: &str, args: Vec<Value>) -> Result<Option<Row>, DbError> {
+    pub(crate) async fn row(
+        &mut self,
+        sql: &str,
+        args: Vec<Value>,
+    ) -> Result<Option<Row>, DbError> {
         Ok(self.rows(sql, args).await?.into_iter().next())
     }
 

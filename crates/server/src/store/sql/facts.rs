@@ -68,8 +68,7 @@ async fn workspaces_of(conn: &mut Conn, ids: Vec<i64>) -> Result<HashMap<i64, Te
 
 async fn issues_of(conn: &mut Conn, ids: Vec<i64>) -> Result<HashMap<i64, Texts>, DbError> {
     let any = conn.any("id", 1);
-    let sql =
-        format!("SELECT id, title, description, acceptance_criteria FROM issues WHERE {any}");
+    let sql = format!("SELECT id, title, description, acceptance_criteria FROM issues WHERE {any}");
     keyed(conn.rows(&sql, args![ids]).await?, |row| Ok((row.text()?, row.text()?, row.text()?)))
 }
 
@@ -111,8 +110,7 @@ async fn repositories(
     ids: Vec<i64>,
 ) -> Result<HashMap<i64, Vec<(String, String)>>, DbError> {
     let any = conn.any("workspace_id", 1);
-    let sql =
-        format!("SELECT workspace_id, name, url FROM repositories WHERE {any} ORDER BY name");
+    let sql = format!("SELECT workspace_id, name, url FROM repositories WHERE {any} ORDER BY name");
     let mut all: HashMap<_, Vec<_>> = HashMap::new();
     for mut row in conn.rows(&sql, args![ids]).await? {
         all.entry(row.int()?).or_default().push((row.text()?, row.text()?));
@@ -187,8 +185,7 @@ async fn skills(
     }
     let ids: Vec<i64> = found.iter().map(|(_, skill, _, _)| *skill).collect();
     let any = conn.any("skill_id", 1);
-    let sql =
-        format!("SELECT skill_id, path, content FROM skill_files WHERE {any} ORDER BY path");
+    let sql = format!("SELECT skill_id, path, content FROM skill_files WHERE {any} ORDER BY path");
     let mut files: HashMap<i64, Vec<(String, String)>> = HashMap::new();
     for mut row in conn.rows(&sql, args![ids]).await? {
         files.entry(row.int()?).or_default().push((row.text()?, row.text()?));

@@ -5,7 +5,7 @@
 //! ([`Tx`]) is done one by one, each in a savepoint, so that what fails takes nothing else with it. When a
 //! batch fails for a reason that may be one request's, each is done again alone.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::db::{Conn, DbError, Kind, args};
 use super::{Shared, batch};
 use crate::board::Hints;
-use crate::store::{Claim, Claimed, StoreError, Stepped, TaskCall};
+use crate::store::{Claim, Claimed, Stepped, StoreError, TaskCall};
 
 /// Requests that one commit takes.
 const BATCH_MAX: usize = 64;
@@ -99,7 +99,8 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     pub(super) fn start(shared: &Arc<Shared>) -> Self {
-        let lanes = if matches!(shared.pools, super::Pools::Postgres(_)) { POSTGRES_LANES } else { 1 };
+        let lanes =
+            if matches!(shared.pools, super::Pools::Postgres(_)) { POSTGRES_LANES } else { 1 };
         let tracker = TaskTracker::new();
         let stop = tokio_util::sync::CancellationToken::new();
         let senders = (0..lanes)

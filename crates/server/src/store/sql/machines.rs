@@ -41,7 +41,8 @@ pub(super) async fn register(tx: &mut Tx, it: Registration) -> Result<Registered
         ];
         tx.conn.execute(sql, args).await?;
     }
-    let gone = "UPDATE runtimes SET online = 0 WHERE workspace_id = $1 AND daemon_id = $2 AND listed = 0";
+    let gone =
+        "UPDATE runtimes SET online = 0 WHERE workspace_id = $1 AND daemon_id = $2 AND listed = 0";
     tx.conn.execute(gone, args![it.workspace_id, &it.daemon_id]).await?;
     let all = find(&mut tx.conn, it.workspace_id, &it.daemon_id).await?;
     let of = |provider: &String| all.iter().find(|runtime| &runtime.provider == provider).cloned();
@@ -92,8 +93,7 @@ async fn register_actor(
     };
     let name = free_name(&mut tx.conn, workspace_id, &actor.name, known).await?;
     let id = if let Some(id) = known {
-        let sql =
-            "UPDATE agents SET name = $2, description = $3, archived_at = NULL WHERE id = $1";
+        let sql = "UPDATE agents SET name = $2, description = $3, archived_at = NULL WHERE id = $1";
         tx.conn.execute(sql, args![id, &name, &actor.description]).await?;
         id
     } else {
@@ -122,7 +122,8 @@ async fn free_name(
     name: &str,
     own: Option<i64>,
 ) -> Result<String, DbError> {
-    let sql = "SELECT name FROM agents WHERE workspace_id = $1 AND archived_at IS NULL AND id <> $2";
+    let sql =
+        "SELECT name FROM agents WHERE workspace_id = $1 AND archived_at IS NULL AND id <> $2";
     let mut taken = std::collections::HashSet::new();
     for mut row in conn.rows(sql, args![workspace_id, own.unwrap_or(0)]).await? {
         taken.insert(row.text()?);
@@ -170,7 +171,7 @@ pub(super) async fn seen(tx: &mut Tx, mut seen: Vec<Seen>) -> Result<(), StoreEr
     }
     let values: Vec<_> =
         seen.iter().map(|it| json!([it.workspace_id, it.daemon_id, it.at.as_micros()])).collect();
-        let sql = "UPDATE runtimes SET last_seen = v.at, online = 1 FROM (SELECT \
+    let sql = "UPDATE runtimes SET last_seen = v.at, online = 1 FROM (SELECT \
                    json_extract(value, '$[0]') AS workspace_id, json_extract(value, '$[1]') AS daemon_id, \
                    json_extract(value, '$[2]') AS at FROM json_each($1)) AS v \
                    WHERE runtimes.workspace_id = v.workspace_id AND runtimes.daemon_id = v.daemon_id \

@@ -52,8 +52,9 @@ pub(super) async fn run(pools: &Pools, keyring: &Keyring) -> Result<(), OpenErro
 async fn check_key(conn: &mut Conn, keyring: &Keyring) -> Result<(), OpenError> {
     let mark = keyring.fingerprint();
     let insert = "INSERT INTO meta (name, value) VALUES ('key', $1) ON CONFLICT (name) DO NOTHING";
-    conn.execute(insert, args![&mark]).await.map_err(OpenError::Open)?;
-    let insert = "INSERT INTO meta (name, value) VALUES ('tokens', '0') ON CONFLICT (name) DO NOTHING";
+    conn.execute(insert, args![mark]).await.map_err(OpenError::Open)?;
+    let insert =
+        "INSERT INTO meta (name, value) VALUES ('tokens', '0') ON CONFLICT (name) DO NOTHING";
     conn.execute(insert, args![]).await.map_err(OpenError::Open)?;
     let row = conn.row("SELECT value FROM meta WHERE name = 'key'", args![]).await;
     let found = match row.map_err(OpenError::Open)? {

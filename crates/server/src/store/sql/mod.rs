@@ -10,9 +10,9 @@ pub(crate) mod db;
 mod facts;
 pub(crate) mod lane;
 mod machines;
+mod migrate;
 pub(crate) mod people;
 mod queue;
-mod migrate;
 pub(crate) mod rows;
 pub(crate) mod sweep;
 
@@ -28,9 +28,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{PgPool, SqlitePool};
 
 use self::db::Conn;
-use self::lane::{Hot, Lanes, Tx};
+use self::lane::{Lanes, Tx};
 use super::{
-    Claim, Claimed, LeaseStore, Registered, Registration, Runtime, Seen, StoreError, Stepped,
+    Claim, Claimed, LeaseStore, Registered, Registration, Runtime, Seen, Stepped, StoreError,
     Sweep, Swept, TaskCall,
 };
 use crate::board::Hints;
@@ -160,7 +160,9 @@ pub enum OpenError {
     #[error("cannot bring the database's tables up to date")]
     Migrate(#[source] sqlx::migrate::MigrateError),
     /// A newer program has changed its tables.
-    #[error("the database was made by a newer Ostler (its tables have version {found}, this program knows {known})")]
+    #[error(
+        "the database was made by a newer Ostler (its tables have version {found}, this program knows {known})"
+    )]
     Newer {
         /// What it has.
         found: i64,
@@ -176,9 +178,8 @@ impl Pools {
     async fn open(url: &str) -> Result<Self, OpenError> {
         if url.starts_with("postgres:") || url.starts_with("postgresql:") {
             let options = PgConnectOptions::from_str(url).map_err(|_| OpenError::Url)?;
-            let options = options
-                .application_name("ostler")
-                .statement_cache_capacity(STATEMENTS_MAX);
+            let options =
+                options.application_name("ostler").statement_cache_capacity(STATEMENTS_MAX);
             let pool = PgPoolOptions::new()
                 .max_connections(POSTGRES_CONNECTIONS_MAX)
                 .acquire_timeout(ACQUIRE_WAIT_MAX)

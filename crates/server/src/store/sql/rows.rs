@@ -136,7 +136,10 @@ fn read_ended(row: &mut Row) -> Result<Option<Ended>, DbError> {
     Ok(Some(Ended {
         hash: unhex(&hash).ok_or_else(|| corrupt("last lease"))?,
         end: how.as_deref().and_then(End::from_word).ok_or_else(|| corrupt("last lease"))?,
-        became: became.as_deref().and_then(State::from_word).ok_or_else(|| corrupt("last lease"))?,
+        became: became
+            .as_deref()
+            .and_then(State::from_word)
+            .ok_or_else(|| corrupt("last lease"))?,
     }))
 }
 

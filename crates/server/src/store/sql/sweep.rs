@@ -17,7 +17,8 @@ const LOCK: i64 = 0x6f73_746c_6572;
 pub(super) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> {
     if tx.conn.is_postgres() {
         // Of the transaction: it ends with it, however that ends.
-        let sql = "SELECT CAST(CASE WHEN pg_try_advisory_xact_lock($1) THEN 1 ELSE 0 END AS BIGINT)";
+        let sql =
+            "SELECT CAST(CASE WHEN pg_try_advisory_xact_lock($1) THEN 1 ELSE 0 END AS BIGINT)";
         if tx.conn.number(sql, args![LOCK]).await? == 0 {
             return Ok(Swept { skipped: true, ..Swept::default() });
         }

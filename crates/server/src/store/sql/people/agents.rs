@@ -24,7 +24,8 @@ pub(crate) async fn create(tx: &mut Tx, new: NewAgent) -> Result<i64, StoreError
         let fault = format!("must be from 1 to {CONCURRENCY_MAX}");
         return Err(StoreError::Invalid { field: "concurrency", fault });
     }
-    let taken = "SELECT 1 FROM agents WHERE workspace_id = $1 AND name = $2 AND archived_at IS NULL";
+    let taken =
+        "SELECT 1 FROM agents WHERE workspace_id = $1 AND name = $2 AND archived_at IS NULL";
     if tx.conn.row(taken, args![new.workspace_id, &new.name]).await?.is_some() {
         return Err(StoreError::Conflict("An agent of this workspace has that name.".to_owned()));
     }

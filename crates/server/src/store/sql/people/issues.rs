@@ -20,7 +20,8 @@ pub(crate) struct NewIssue {
 
 /// Makes an issue; its id and its number.
 pub(crate) async fn create(tx: &mut Tx, new: NewIssue) -> Result<(i64, i64), StoreError> {
-    let sql = "UPDATE workspaces SET last_issue = last_issue + 1 WHERE id = $1 RETURNING last_issue";
+    let sql =
+        "UPDATE workspaces SET last_issue = last_issue + 1 WHERE id = $1 RETURNING last_issue";
     let number = tx.conn.number(sql, args![new.workspace_id]).await?;
     let sql = "INSERT INTO issues (workspace_id, number, title, description, acceptance_criteria, status, priority, \
                type, spent_ms, created_at, updated_at) \

@@ -49,7 +49,8 @@ pub(crate) async fn revoke(tx: &mut Tx, workspace_id: i64, id: i64) -> Result<()
         return Err(StoreError::NotFound);
     }
     // Every server reads this number once a second.
-    let sql = "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = 'tokens'";
+    let sql =
+        "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = 'tokens'";
     tx.conn.execute(sql, args![]).await?;
     tx.hints.tokens = true;
     Ok(())

@@ -1,7 +1,7 @@
 //! Workspaces, and who belongs to them.
 
 use crate::store::StoreError;
-use crate::store::sql::db::args;
+use crate::store::sql::db::{Conn, args};
 use crate::store::sql::lane::Tx;
 
 /// Characters of a slug.
@@ -60,4 +60,10 @@ pub(crate) async fn ensure_member(
                ON CONFLICT (workspace_id, user_id) DO NOTHING";
     tx.conn.execute(sql, args![workspace_id, id, role]).await?;
     Ok(id)
+}
+
+/// The workspace with this slug.
+pub(crate) async fn find(conn: &mut Conn, slug: &str) -> Result<i64, StoreError> {
+    let row = conn.row("SELECT id FROM workspaces WHERE slug = $1", args![slug]).await?;
+    Ok(row.ok_or(StoreError::NotFound)?.int()?)
 }

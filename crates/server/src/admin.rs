@@ -1,0 +1,120 @@
+//! Administration on the same machine: the database is opened directly, beside a server or without one.
+
+use crate::auth::TokenKind;
+use crate::secrets::Keyring;
+use crate::server::system_clock;
+use crate::store::StoreError;
+use crate::store::sql::people::{agents, issues, tokens, workspaces};
+use crate::store::sql::{OpenError, Opening, SqlStore};
+
+/// Days that a token of `init` lives.
+const TOKEN_DAYS: u32 = 365;
+
+/// An open database.
+pub struct Admin {
+    store: SqlStore,
+}
+
+/// What `init` made.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Initialised {
+    /// The workspace's slug.
+    pub workspace: String,
+    /// A token for people and programs, with every ability.
+    pub api_token: String,
+    /// A token for machines.
+    pub daemon_token: String,
+}
+
+impl Admin {
+    /// Opens the database, makes it if it is a file that is not there.
+    pub async fn open(database: &str, keyring: Keyring) -> Result<Self, OpenError> {
+        let opening = Opening {
+            url: database,
+            keyring,
+            policy: ostler_core::lease::Policy::DEFAULT,
+            clock: system_clock(),
+            // A server that runs beside looks for itself every second or two.
+            on_hints: std::sync::Arc::new(|_| {}),
+        };
+        Ok(Self { store: SqlStore::open(opening).await? })
+    }
+
+    /// Makes workspace and administrator if they are not there, and fresh tokens.
+    pub async fn init(&self, slug: &str, email: &str) -> Result<Initialised, StoreError> {
+        let (slug, email) = (slug.to_owned(), email.to_owned());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let workspace_id = workspaces::ensure(tx, &slug, &slug).await?;
+                    let user_id =
+                        workspaces::ensure_member(tx, workspace_id, &email, "admin").await?;
+                    let new = |kind, abilities: &[&str]| tokens::NewToken {
+                        workspace_id,
+                        user_id,
+                        kind,
+                        name: "init".to_owned(),
+                        abilities: abilities.iter().map(|it| (*it).to_owned()).collect(),
+                        days: Some(TOKEN_DAYS),
+                    };
+                    let all = ["read", "write", "admin"];
+                    let api_token = tokens::create(tx, new(TokenKind::Api, &all)).await?;
+                    let daemon_token = tokens::create(tx, new(TokenKind::Daemon, &[])).await?;
+                    Ok(Initialised { workspace: slug, api_token, daemon_token })
+                })
+            })
+            .await
+    }
+
+    /// Makes an agent; its id.
+    pub async fn agent_create(
+        &self,
+        workspace: &str,
+        name: &str,
+        provider: &str,
+        concurrency: i64,
+    ) -> Result<i64, StoreError> {
+        let (workspace, name, provider) =
+            (workspace.to_owned(), name.to_owned(), provider.to_owned());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let workspace_id = workspaces::find(&mut tx.conn, &workspace).await?;
+                    let new = agents::NewAgent { workspace_id, name, provider, concurrency };
+                    agents::create(tx, new).await
+                })
+            })
+            .await
+    }
+
+    /// Makes an issue and assigns it to an agent; the task's id.
+    pub async fn issue_for_agent(
+        &self,
+        workspace: &str,
+        title: &str,
+        agent_id: i64,
+    ) -> Result<String, StoreError> {
+        let (workspace, title) = (workspace.to_owned(), title.to_owned());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    let workspace_id = workspaces::find(&mut tx.conn, &workspace).await?;
+                    let new = issues::NewIssue {
+                        workspace_id,
+                        title,
+                        description: String::new(),
+                        acceptance_criteria: Vec::new(),
+                        priority: "none".to_owned(),
+                    };
+                    let (issue_id, _) = issues::create(tx, new).await?;
+                    issues::assign_agent(tx, workspace_id, issue_id, agent_id).await
+                })
+            })
+            .await
+    }
+
+    /// Closes the database.
+    pub async fn close(self) {
+        self.store.close().await;
+    }
+}
