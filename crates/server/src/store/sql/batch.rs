@@ -110,7 +110,9 @@ fn one(
 ) -> Result<Stepped, StoreError> {
     let lease = match &call.what {
         What::Resume { runtimes, request } => {
-            if let Some(stepped) = resumed_before(tx, record, runtimes, request.as_deref()) {
+            let request = request.as_deref();
+            let before = plan::resumed_before(record, runtimes, request, &tx.shared.keyring);
+            if let Some(stepped) = before {
                 return Ok(stepped);
             }
             Some(new_lease(tx, &record.id, record.machine.attempts)?)
@@ -124,51 +126,12 @@ fn one(
     Ok(planned.stepped)
 }
 
-/// The same resume once more, whose answer was lost: the same lease.
-fn resumed_before(
-    tx: &Tx,
-    record: &TaskRecord,
-    runtimes: &[String],
-    request: Option<&str>,
-) -> Option<Stepped> {
-    request?;
-    let lease = record.machine.lease?;
-    let same = record.lease_request.as_deref() == request
-        && record.runtime_id.as_ref().is_some_and(|ran_on| runtimes.contains(ran_on));
-    let token = lease_token(tx, record).filter(|_| same)?;
-    Some(Stepped {
-        answer: ostler_core::lease::Answer {
-            status: record.machine.state,
-            expires_at: Some(lease.expires_at),
-            cancel_requested: record.machine.cancel_requested,
-            repeated: true,
-        },
-        accepted: 0,
-        next_seq: 0,
-        waiting_since: None,
-        lease_token: Some(token),
-    })
-}
-
 /// A lease nobody had before.
 pub(super) fn new_lease(tx: &Tx, task_id: &str, attempt: u32) -> Result<NewLease, StoreError> {
     let nonce = crate::secrets::nonce().map_err(|_| StoreError::Busy)?;
     let token = tx.shared.keyring.lease_token(task_id, attempt, &nonce);
     let hash = ostler_core::lease::LeaseHash(crate::secrets::hash_token(&token));
     Ok(NewLease { hash, nonce: hex(&nonce), token })
-}
-
-/// The token of the lease a task has, made again.
-pub(super) fn lease_token(tx: &Tx, record: &TaskRecord) -> Option<String> {
-    let nonce = record.lease_nonce.as_deref()?;
-    let lease = record.machine.lease?;
-    let mut bytes = [0; 16];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(nonce.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    // The attempt that a resume's lease was made in is the task's as well.
-    let token = tx.shared.keyring.lease_token(&record.id, record.machine.attempts, &bytes);
-    (crate::secrets::hash_token(&token) == lease.hash.0).then_some(token)
 }
 
 /// What a batch saves beside the tasks, by table.

@@ -270,6 +270,10 @@ impl LeaseStore for SqlStore {
         self.write(move |tx| Box::pin(rows::queue(tx, workspace_id, issue_id, agent_id))).await
     }
 
+    async fn tasks_unpark(&self) -> Result<u64, StoreError> {
+        self.write(|tx| Box::pin(sweep::unpark(tx))).await
+    }
+
     async fn leases_sweep(&self, sweep: Sweep) -> Result<Swept, StoreError> {
         self.write(move |tx| Box::pin(sweep::run(tx, sweep))).await
     }
