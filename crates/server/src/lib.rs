@@ -1,3 +1,4 @@
 //! The fleet server.
 
 pub mod secrets;
+pub mod text;
