@@ -1,8 +1,8 @@
 //! HTML and Markdown of issues and comments: what a page may show, and what an agent is given to read.
 //!
 //! Owns: the list of what HTML may hold ([`sanitize_html`]), and the two conversions. Everything here takes
-//! whatever anybody sends: the input is bounded, the nesting is bounded before anything recursive sees it, and
-//! nothing panics. Absent on purpose: who may write what where, and limits that are answered with a refusal.
+//! whatever anybody sends: the input is bounded, the nesting is bounded before anything recursive sees it,
+//! and nothing panics. Absent on purpose: who may write what where, and limits that are answered with a refusal.
 
 mod markdown;
 mod normal;
@@ -19,11 +19,11 @@ pub use markdown::{html_to_markdown, markdown_to_html};
 
 /// Bytes of a description or comment. Endpoints refuse a longer one; an agent's Markdown is cut with a mark.
 pub const BODY_BYTES_MAX: usize = 128 * 1024;
-/// Bytes of HTML that are looked at, and of clean HTML: escapes and the `rel` of links make a body longer. More
-/// than that is cut, and HTML that becomes longer is given as text without tags.
+/// Bytes of HTML that are looked at, and of clean HTML: escapes and the `rel` of links make a body longer.
+/// More than that is cut, and HTML that becomes longer is given as text without tags.
 const HTML_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
-/// Tags in HTML. What comes after as many is shown as it was written: a parser looks through all open elements
-/// at each, so that a page of nothing but `<div>` would take it minutes.
+/// Tags in HTML. What comes after as many is shown as it was written: a parser looks through all open
+/// elements at each, so that a page of nothing but `<div>` would take it minutes.
 const TAGS_MAX: usize = 8_192;
 /// Depth of elements in HTML that was cleaned. The text of deeper ones stays, their tags go.
 const NESTING_MAX: usize = 32;
@@ -112,8 +112,8 @@ static CLEANER: LazyLock<Builder<'static>> = LazyLock::new(|| {
     cleaner
 });
 
-/// HTML that a page may show as it stands: formatting, lists, task lists, tables, code, links and pictures, no
-/// script, no style, no foreign addresses but `http`, `https` and `mailto`. Clean HTML stays as it is.
+/// HTML that a page may show as it stands: formatting, lists, task lists, tables, code, links and pictures,
+/// no script, no style, no foreign addresses but `http`, `https` and `mailto`. Clean HTML stays as it is.
 pub fn sanitize_html(html: &str) -> String {
     let html = printable(cut(html, HTML_BYTES_MAX));
     let clean = CLEANER.clean(&limit_tags(&html, TAGS_MAX)).to_string();
@@ -155,7 +155,7 @@ fn limit_tags(html: &str, tags_max: usize) -> Cow<'_, str> {
     }
 }
 
-/// One line of text for titles and names: no control characters, single spaces, at most `chars_max` characters.
+/// One line of text for titles and names: no control characters, single spaces, and an end at `chars_max`.
 pub fn plain_line(text: &str, chars_max: usize) -> String {
     let spaced = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
     let line = spaced.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -50,10 +50,10 @@ pub(super) fn text_of(html: &str) -> String {
             Piece::Text(text) => out.push_str(&unescape(text)),
             Piece::Void(_, "br" | "hr")
             | Piece::Close(_, "blockquote" | "div" | "li" | "p" | "pre" | "tr")
-            | Piece::Close(_, "h1" | "h2" | "h3" | "h4" | "h5" | "h6") => {
-                if !out.ends_with('\n') {
-                    out.push('\n');
-                }
+            | Piece::Close(_, "h1" | "h2" | "h3" | "h4" | "h5" | "h6")
+                if !out.ends_with('\n') =>
+            {
+                out.push('\n');
             }
             Piece::Close(_, "td" | "th") => out.push(' '),
             _ => {}
