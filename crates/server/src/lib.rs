@@ -2,3 +2,4 @@
 
 pub mod secrets;
 pub mod text;
+pub mod thread;

@@ -2,7 +2,7 @@
 //!
 //! Owns: the list of what HTML may hold ([`sanitize_html`]), and the two conversions. Everything here takes
 //! whatever anybody sends: the input is bounded, the nesting is bounded before anything recursive sees it,
-//! and nothing panics. Absent on purpose: who may write what where, and limits that are answered with a refusal.
+//! and nothing panics. Absent on purpose: who may write what where, and refusals of what is too long.
 
 mod markdown;
 mod normal;
