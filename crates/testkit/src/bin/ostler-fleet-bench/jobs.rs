@@ -53,7 +53,7 @@ pub(crate) async fn measure(options: &Options) -> Result<(), Fault> {
 async fn on(options: &Options, database: &Database, name: &str) -> Result<f64, Fault> {
     let tokens = database.init()?;
     let tasks = TASKS_PER_SECOND * (options.load + WARM_UP).as_secs();
-    database.sql(&sql::issue())?;
+    database.sql(&sql::issues(tasks))?;
     database.sql(&sql::agents("jobs", AGENTS, "claude_code", 64))?;
     database.sql(&sql::tasks("jobs", tasks, "queued"))?;
     let product = database.serve("one")?;

@@ -46,15 +46,15 @@ pub(crate) fn agents(name: &str, count: u64, provider: &str, concurrency: u64) -
         )
 }
 
-/// One issue that all tasks are about.
-pub(crate) fn issue() -> String {
-    "INSERT INTO issues (workspace_id, number, title, description, acceptance_criteria, status, priority, type, \
-     spent_ms, created_at, updated_at) SELECT id, 1000000, 'Bench', '<p>Do it.</p>', '[]', 'todo', 'none', 'task', \
-     0, 0, 0 FROM workspaces"
-        .to_owned()
+/// `count` issues, numbered from 1.
+pub(crate) fn issues(count: u64) -> String {
+    numbers(count)
+        + "INSERT INTO issues (workspace_id, number, title, description, acceptance_criteria, status, priority, type, \
+           spent_ms, created_at, updated_at) SELECT w.id, i, 'Bench', '<p>Do it.</p>', '[]', 'todo', 'none', 'task', \
+           0, 0, 0 FROM n, workspaces w"
 }
 
-/// `count` tasks in this state, dealt to the agents whose names begin with `<name>-`.
+/// `count` tasks in this state, one an issue, dealt to the agents whose names begin with `<name>-`.
 pub(crate) fn tasks(name: &str, count: u64, state: &str) -> String {
     numbers(count)
         + &format!(
@@ -62,7 +62,6 @@ pub(crate) fn tasks(name: &str, count: u64, state: &str) -> String {
              cancel_requested, worked_us, lines, lines_before, created_at) \
              SELECT '{name}{state}' || i, s.workspace_id, s.id, a.id, '{state}', i, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
              FROM n JOIN (SELECT id, row_number() OVER (ORDER BY id) - 1 AS at, count(*) OVER () AS many FROM agents \
-             WHERE name LIKE '{name}-%') AS a ON a.at = n.i % a.many, \
-             (SELECT id, workspace_id FROM issues WHERE number = 1000000) AS s"
+             WHERE name LIKE '{name}-%') AS a ON a.at = n.i % a.many JOIN issues AS s ON s.number = n.i"
         )
 }
