@@ -2,5 +2,6 @@
 
 pub mod repository;
 pub mod secrets;
+pub mod skill;
 pub mod text;
 pub mod thread;
