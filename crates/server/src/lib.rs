@@ -1,5 +1,6 @@
 //! The fleet server.
 
+pub mod delivery;
 pub mod repository;
 pub mod secrets;
 pub mod skill;
