@@ -1,12 +1,13 @@
 //! What a completed run hands back: artifacts, judged as what they are, words from a stranger that become
 //! links in somebody's browser (F-081 to F-086).
 //!
-//! Pure. A malformed artifact is left out with a reason for the log, and the completion succeeds with the rest.
-//! What is decided here: a pull request and a link need an address, a branch needs a reference, a file needs
-//! either; a file's reference is a relative path. An address is kept as a browser would write it.
+//! Pure. A malformed artifact is left out with a reason for the log, and the completion succeeds with the
+//! rest. What is decided here: a pull request and a link need an address, a branch needs a reference, a file
+//! needs either; a file's reference is a relative path. An address is kept as a browser would write it.
+//!
 //! Two artifacts are one delivery when their [`Delivery::key`] is the same: the address without its fragment,
-//! its trailing slashes and its default port, with scheme, host and path in lower case. What has no address is
-//! told apart by its kind and reference. Absent on purpose: the issue, and the row.
+//! its trailing slashes and its default port, with scheme, host and path in lower case. What has no address
+//! is told apart by its kind and reference. Absent on purpose: the issue, and the row.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,10 @@
 //! The fleet server.
 
 pub mod delivery;
+pub mod harness;
 pub mod repository;
 pub mod secrets;
 pub mod skill;
 pub mod text;
 pub mod thread;
+pub mod version;

@@ -171,7 +171,8 @@ fn f_083_fields_have_bounds() {
     assert_eq!(one(url(2_048)).url.unwrap().len(), 2_048);
     assert_eq!(dropped(url(2_049)), Reason::TooLong);
     assert_eq!(dropped(link(&format!("https://a.example/{}", "ü".repeat(700)))), Reason::TooLong);
-    let title = |chars: usize| json!({ "type": "link", "url": "https://a.example/", "title": "ü".repeat(chars) });
+    let url = "https://a.example/";
+    let title = |chars: usize| json!({ "type": "link", "url": url, "title": "ü".repeat(chars) });
     assert_eq!(one(title(255)).title.unwrap().chars().count(), 255);
     assert_eq!(dropped(title(256)), Reason::TooLong);
     let branch = |chars: usize| json!({ "type": "branch", "reference": "x".repeat(chars) });
