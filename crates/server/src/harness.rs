@@ -27,8 +27,8 @@ pub fn sentences(facts: HarnessFacts) -> Vec<String> {
             "To hand back a pull request, a branch or another artifact, write JSON to the file named by \
              the environment variable {DELIVERY_VARIABLE}: one object, an array of objects, or one object \
              a line, each with `type` (`pull_request`, `branch`, `link` or `file`) and what applies of `url` \
-             (http or https, without credentials), `title`, `reference` and `state` (`open`, `closed`, `merged` or \
-             `draft`), as in {}.",
+             (http or https, without credentials), `title`, `reference` and `state` (`open`, `closed`, \
+             `merged` or `draft`), as in {}.",
             r#"{"type":"pull_request","url":"https://…","title":"…","state":"open"}"#
         ));
         sentences.push(

@@ -7,4 +7,3 @@ pub mod secrets;
 pub mod skill;
 pub mod text;
 pub mod thread;
-pub mod version;
