@@ -7,3 +7,4 @@ pub mod secrets;
 pub mod skill;
 pub mod text;
 pub mod thread;
+pub mod version;
