@@ -26,3 +26,5 @@ pub mod version;
 pub use admin::{Admin, Initialised};
 pub use rate::Limits;
 pub use server::{Server, StartError, system_clock};
+pub mod repository;
+pub mod skill;

@@ -19,8 +19,8 @@ impl Default for ThreadBounds {
 }
 
 /// The comments that fit, oldest first as they came, and how many were left out. The newest is always kept,
-/// whole. `chars` gives a comment's length in characters; it is asked from the newest on, and not for comments
-/// beyond the first that does not fit, so that it may convert their text.
+/// whole. `chars` gives a comment's length in characters; it is asked from the newest on, and not for
+/// comments beyond the first that does not fit, so that it may convert their text.
 ///
 /// A store that loads no more than the newest `comments_max` adds what it did not load to the count.
 pub fn cut<T>(
