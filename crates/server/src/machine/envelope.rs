@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 use crate::app::App;
 use crate::http::instant;
 use crate::store::{ACTOR_PROVIDER, AgentFacts, Claimed, Facts, SkillFacts};
+use crate::thread::{self, ThreadBounds};
 use crate::version::Capabilities;
-use crate::{harness, text, thread};
+use crate::{harness, text};
 
 /// Builds it. Nothing here can fail the claim: the task is given already.
 pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Claimed) -> Envelope {
@@ -115,7 +116,10 @@ fn issue(capabilities: &Capabilities, identifier: String, facts: Facts) -> Issue
                 body: text::html_to_markdown(&it.body),
             })
             .collect();
-        let (kept, omitted) = thread::cut(comments, |comment| comment.body.chars().count());
+        let (kept, omitted) =
+            thread::cut(comments, ThreadBounds::default(), |comment: &Comment| {
+                comment.body.chars().count()
+            });
         (kept, omitted as u64 + facts.comments_before)
     });
     let (comments, comments_omitted) = thread.unzip();

@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde_json::json;
-
 use super::db::{DbError, Kind, args};
+use super::delivered::{self, Delivered};
 use super::lane::{Hot, Tx};
 use super::{claim, facts, rows};
 use crate::store::plan::{self, Change, NewLease};
@@ -65,7 +64,8 @@ pub(super) async fn run(tx: &mut Tx, jobs: &[Hot]) -> Result<Vec<Outcome>, Store
     Ok(outcomes.collect())
 }
 
-async fn calls_run(
+/// Does calls on tasks, few statements for all; one outcome each, in their order.
+pub(super) async fn calls_run(
     tx: &mut Tx,
     calls: &[&TaskCall],
 ) -> Result<Vec<Result<Stepped, StoreError>>, StoreError> {
@@ -146,16 +146,6 @@ pub(super) struct Saves {
     events: Vec<(i64, String, String)>,
 }
 
-struct Delivered {
-    workspace_id: i64,
-    issue_id: i64,
-    issue_number: i64,
-    agent_id: i64,
-    task_id: String,
-    worked_ms: i64,
-    completion: Completion,
-}
-
 impl Saves {
     fn touched(&self, id: &str) -> bool {
         self.touched.iter().any(|touched| touched == id)
@@ -210,9 +200,8 @@ impl Saves {
     pub(super) async fn save(mut self, tx: &mut Tx) -> Result<Vec<(usize, u64)>, DbError> {
         let accepted = self.save_lines(tx).await?;
         self.save_sessions(tx).await?;
-        for delivered in std::mem::take(&mut self.delivered) {
-            self.save_delivered(tx, delivered).await?;
-        }
+        let delivered = std::mem::take(&mut self.delivered);
+        self.events.extend(delivered::save(tx, delivered).await?);
         if !self.events.is_empty() {
             tx.events(std::mem::take(&mut self.events)).await?;
         }
@@ -263,86 +252,5 @@ impl Saves {
                     session_id = COALESCE(excluded.session_id, sessions.session_id), \
                     work_dir = COALESCE(excluded.work_dir, sessions.work_dir)";
         tx.conn.insert_many("sessions", &columns, rows, tail).await.map(drop)
-    }
-
-    async fn save_delivered(&mut self, tx: &mut Tx, it: Delivered) -> Result<(), DbError> {
-        let now = tx.now.as_micros();
-        let usage = it.completion.usage.unwrap_or_default();
-        let sql = "INSERT INTO results (task_id, workspace_id, issue_id, agent_id, result, input_tokens, \
-                   output_tokens, cached_tokens, cache_write_tokens, cost_micros, ended_at) \
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-        let args = args![
-            &it.task_id,
-            it.workspace_id,
-            it.issue_id,
-            it.agent_id,
-            &it.completion.result,
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cached_tokens,
-            usage.cache_write_tokens,
-            usage.cost_micros,
-            now
-        ];
-        tx.conn.execute(sql, args).await?;
-        let sql = "INSERT INTO time_entries (workspace_id, issue_id, author_type, author_id, task_id, spent_ms, \
-                   note, created_at) VALUES ($1, $2, 'agent', $3, $4, $5, '', $6)";
-        let args = args![it.workspace_id, it.issue_id, it.agent_id, &it.task_id, it.worked_ms, now];
-        tx.conn.execute(sql, args).await?;
-        if let Some(body) = &it.completion.comment {
-            let sql = "INSERT INTO comments (workspace_id, issue_id, author_type, author_id, task_id, body, \
-                       created_at) VALUES ($1, $2, 'agent', $3, $4, $5, $6) RETURNING id";
-            let args = args![it.workspace_id, it.issue_id, it.agent_id, &it.task_id, body, now];
-            let id = tx.conn.number(sql, args).await?;
-            self.event(&it, "comment.created", &json!({ "comment_id": id }));
-        }
-        self.save_deliveries(tx, &it).await?;
-        let spent = "UPDATE issues SET spent_ms = spent_ms + $2, updated_at = $3 WHERE id = $1";
-        tx.conn.execute(spent, args![it.issue_id, it.worked_ms, now]).await?;
-        Ok(())
-    }
-
-    async fn save_deliveries(&mut self, tx: &mut Tx, it: &Delivered) -> Result<(), DbError> {
-        let now = tx.now.as_micros();
-        for delivery in &it.completion.deliveries {
-            let sql = "INSERT INTO deliveries (workspace_id, issue_id, task_id, type, identity, url, reference, \
-                       title, state, created_at, updated_at) \
-                       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10) \
-                       ON CONFLICT (issue_id, identity) DO UPDATE SET task_id = excluded.task_id, \
-                       type = excluded.type, url = excluded.url, \
-                       reference = COALESCE(excluded.reference, deliveries.reference), \
-                       title = COALESCE(excluded.title, deliveries.title), \
-                       state = COALESCE(excluded.state, deliveries.state), updated_at = excluded.updated_at";
-            let args = args![
-                it.workspace_id,
-                it.issue_id,
-                &it.task_id,
-                delivery.kind.word(),
-                &delivery.key,
-                delivery.url.clone(),
-                delivery.reference.clone(),
-                delivery.title.clone(),
-                delivery.state.map(|state| state.word()),
-                now
-            ];
-            tx.conn.execute(sql, args).await?;
-            self.event(it, "delivery.recorded", &json!({ "type": delivery.kind.word() }));
-        }
-        if it.completion.deliveries.iter().any(|it| it.kind == crate::delivery::Kind::PullRequest) {
-            let sql = "UPDATE issues SET status = 'in_review', updated_at = $2 \
-                       WHERE id = $1 AND status IN ('backlog', 'todo', 'in_progress')";
-            if tx.conn.execute(sql, args![it.issue_id, now]).await? > 0 {
-                self.event(it, "issue.changed", &json!({ "status": "in_review" }));
-            }
-        }
-        Ok(())
-    }
-
-    fn event(&mut self, it: &Delivered, kind: &str, more: &serde_json::Value) {
-        let mut data = json!({ "issue_number": it.issue_number, "task_id": it.task_id });
-        if let (Some(data), Some(more)) = (data.as_object_mut(), more.as_object()) {
-            data.extend(more.clone());
-        }
-        self.events.push((it.workspace_id, kind.to_owned(), data.to_string()));
     }
 }

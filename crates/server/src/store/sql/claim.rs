@@ -256,22 +256,34 @@ async fn first_tasks(
     claims: usize,
 ) -> Result<Vec<TaskRecord>, DbError> {
     let claims = i64::try_from(claims).unwrap_or(i64::MAX);
-    let mut parts = Vec::new();
-    let mut args = Vec::new();
-    for agent in agents {
-        let (id, limit) = (args.len() + 1, args.len() + 2);
-        parts.push(format!(
-            "SELECT * FROM (SELECT q.id FROM tasks q WHERE q.agent_id = ${id} AND q.state = 'queued' \
-             AND q.parked = 0 ORDER BY q.rank, q.id LIMIT ${limit}) AS q{id}"
-        ));
-        args.extend(args![agent.id, agent.room.min(claims)]);
-    }
-    let lock = if conn.is_postgres() { "FOR NO KEY UPDATE OF t SKIP LOCKED" } else { "" };
+    let first = |agent: &str, limit: &str| {
+        format!(
+            "SELECT q.id FROM tasks q WHERE q.agent_id = {agent} AND q.state = 'queued' AND q.parked = 0 \
+             ORDER BY q.rank, q.id LIMIT {limit}"
+        )
+    };
+    let (ids, lock, args) = if conn.is_postgres() {
+        // One text whatever the number of agents, so that it is planned once.
+        let first = first("a.id", "a.room");
+        let ids = format!(
+            "SELECT q.id FROM unnest($1::bigint[], $2::bigint[]) AS a(id, room) CROSS JOIN LATERAL ({first}) AS q"
+        );
+        let (of, room): (Vec<i64>, Vec<i64>) =
+            agents.iter().map(|agent| (agent.id, agent.room.min(claims))).unzip();
+        (ids, "FOR NO KEY UPDATE OF t SKIP LOCKED", args![of, room])
+    } else {
+        let part = |at: usize| {
+            let first = first(&format!("${}", 2 * at + 1), &format!("${}", 2 * at + 2));
+            format!("SELECT * FROM ({first}) AS q{at}")
+        };
+        let parts: Vec<_> = (0..agents.len()).map(part).collect();
+        let args = agents.iter().flat_map(|agent| args![agent.id, agent.room.min(claims)]);
+        (parts.join(" UNION ALL "), "", args.collect())
+    };
     let sql = format!(
-        "SELECT {} FROM {} WHERE t.id IN ({}) AND t.state = 'queued' ORDER BY t.rank, t.id {lock}",
+        "SELECT {} FROM {} WHERE t.id IN ({ids}) AND t.state = 'queued' ORDER BY t.rank, t.id {lock}",
         rows::COLUMNS,
         rows::FROM,
-        parts.join(" UNION ALL ")
     );
     conn.rows(&sql, args).await?.iter_mut().map(rows::read).collect()
 }

@@ -7,6 +7,7 @@
 mod batch;
 mod claim;
 pub(crate) mod db;
+mod delivered;
 pub(crate) mod events;
 mod facts;
 pub(crate) mod lane;
