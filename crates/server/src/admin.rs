@@ -40,6 +40,11 @@ impl Admin {
         Ok(Self { store: SqlStore::open(opening).await? })
     }
 
+    /// With a store that is open.
+    pub(crate) fn of(store: SqlStore) -> Self {
+        Self { store }
+    }
+
     /// Makes workspace and administrator if they are not there, and fresh tokens.
     pub async fn init(&self, slug: &str, email: &str) -> Result<Initialised, StoreError> {
         let (slug, email) = (slug.to_owned(), email.to_owned());

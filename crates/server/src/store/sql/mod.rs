@@ -6,6 +6,7 @@
 
 mod batch;
 mod claim;
+pub(crate) mod counts;
 pub(crate) mod db;
 mod facts;
 pub(crate) mod lane;
@@ -13,6 +14,7 @@ mod machines;
 mod migrate;
 pub(crate) mod people;
 mod queue;
+pub(crate) mod retention;
 pub(crate) mod rows;
 pub(crate) mod sweep;
 
@@ -34,6 +36,7 @@ use super::{
     Sweep, Swept, TaskCall,
 };
 use crate::board::Hints;
+use crate::metrics::Metrics;
 use crate::secrets::Keyring;
 
 /// Connections that read from SQLite at once; more wait their turn.
@@ -66,6 +69,7 @@ pub(crate) struct Shared {
     pub(crate) policy: Policy,
     pub(crate) clock: Clock,
     pub(crate) on_hints: OnHints,
+    pub(crate) metrics: Metrics,
 }
 
 /// The store.
@@ -96,6 +100,7 @@ impl SqlStore {
             policy: opening.policy,
             clock: opening.clock,
             on_hints: opening.on_hints,
+            metrics: Metrics::new(),
         });
         let lanes = Lanes::start(&shared);
         Ok(Self { shared, lanes })
@@ -140,9 +145,13 @@ impl SqlStore {
 
 impl Shared {
     pub(crate) async fn connect(&self) -> Result<Conn, StoreError> {
-        Ok(match &self.pools {
-            Pools::Sqlite(pool) => Conn::Sqlite(pool.acquire().await?),
-            Pools::Postgres(pool) => Conn::Postgres(pool.acquire().await?),
+        let connected = match &self.pools {
+            Pools::Sqlite(pool) => pool.acquire().await.map(Conn::Sqlite),
+            Pools::Postgres(pool) => pool.acquire().await.map(Conn::Postgres),
+        };
+        connected.map_err(|error| {
+            self.metrics.database_errors.inc();
+            error.into()
         })
     }
 }
