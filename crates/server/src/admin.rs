@@ -105,13 +105,8 @@ impl Admin {
             .write(move |tx| {
                 Box::pin(async move {
                     let workspace_id = workspaces::find(&mut tx.conn, &workspace).await?;
-                    let new = issues::NewIssue {
-                        workspace_id,
-                        title,
-                        description: String::new(),
-                        acceptance_criteria: Vec::new(),
-                        priority: "none".to_owned(),
-                    };
+                    let new =
+                        issues::NewIssue { workspace_id, title, ..issues::NewIssue::default() };
                     let (issue_id, _) = issues::create(tx, new).await?;
                     issues::assign_agent(tx, workspace_id, issue_id, agent_id).await
                 })

@@ -65,7 +65,8 @@ pub(super) async fn run(tx: &mut Tx, jobs: &[Hot]) -> Result<Vec<Outcome>, Store
     Ok(outcomes.collect())
 }
 
-async fn calls_run(
+/// Does calls on tasks, few statements for all; one outcome each, in their order.
+pub(super) async fn calls_run(
     tx: &mut Tx,
     calls: &[&TaskCall],
 ) -> Result<Vec<Result<Stepped, StoreError>>, StoreError> {

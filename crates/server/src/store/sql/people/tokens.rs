@@ -1,8 +1,12 @@
 //! Tokens: made, listed, revoked. The token itself is returned once and kept nowhere.
 
+use serde::Serialize;
+use serde_json::json;
+
+use super::{At, Filter, Named, Page, Part, at, opt_at, part};
 use crate::auth::TokenKind;
 use crate::secrets;
-use crate::store::sql::db::args;
+use crate::store::sql::db::{Conn, DbError, Row, args};
 use crate::store::sql::lane::Tx;
 use crate::store::{StoreError, hex};
 
@@ -19,14 +23,74 @@ pub(crate) struct NewToken {
     pub(crate) days: Option<u32>,
 }
 
+/// A token in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Token {
+    pub(crate) id: i64,
+    /// How it begins.
+    pub(crate) prefix: String,
+    pub(crate) name: String,
+    /// `daemon` or `api`.
+    pub(crate) kind: String,
+    pub(crate) abilities: Vec<String>,
+    pub(crate) user: Named,
+    pub(crate) created_at: At,
+    pub(crate) expires_at: Option<At>,
+    pub(crate) revoked_at: Option<At>,
+}
+
+const COLUMNS: &str = "t.id, t.prefix, t.name, t.kind, t.abilities, u.id, u.name, t.created_at, t.expires_at, \
+     t.revoked_at";
+const FROM: &str = "tokens t JOIN users u ON u.id = t.user_id";
+
+fn read(row: &mut Row) -> Result<Token, DbError> {
+    Ok(Token {
+        id: row.int()?,
+        prefix: row.text()?,
+        name: row.text()?,
+        kind: row.text()?,
+        abilities: row.text()?.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect(),
+        user: Named { id: row.int()?, name: row.text()? },
+        created_at: at(row)?,
+        expires_at: opt_at(row)?,
+        revoked_at: opt_at(row)?,
+    })
+}
+
+/// Tokens of the workspace, or of one of its users; the newest first.
+pub(crate) async fn list(
+    conn: &mut Conn,
+    workspace_id: i64,
+    user_id: Option<i64>,
+    page: Page,
+) -> Result<Part<Token>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM {FROM} WHERE t.workspace_id = $1");
+    let mut query = Filter::new(&sql, args![workspace_id]);
+    query.and("t.user_id", user_id);
+    query.sql.push_str(" ORDER BY t.id DESC");
+    part(conn, &query.sql, query.args, page, read).await
+}
+
+/// One token of the workspace.
+pub(crate) async fn show(conn: &mut Conn, workspace_id: i64, id: i64) -> Result<Token, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM {FROM} WHERE t.workspace_id = $1 AND t.id = $2");
+    let row = conn.row(&sql, args![workspace_id, id]).await?;
+    Ok(read(&mut row.ok_or(StoreError::NotFound)?)?)
+}
+
 /// Makes a token; its text is known only now.
 pub(crate) async fn create(tx: &mut Tx, new: NewToken) -> Result<String, StoreError> {
+    make(tx, new).await.map(|(_, token)| token)
+}
+
+/// Makes a token; its id, and its text, which is known only now.
+pub(crate) async fn make(tx: &mut Tx, new: NewToken) -> Result<(i64, String), StoreError> {
     let token = secrets::new_token(new.kind.prefix()).map_err(|_| StoreError::Busy)?;
     let day = 24 * 3600 * 1_000_000_i64;
     let now = tx.now.as_micros();
     let expires_at = new.days.map(|days| now.saturating_add(i64::from(days) * day));
     let sql = "INSERT INTO tokens (workspace_id, user_id, kind, name, prefix, hash, abilities, created_at, expires_at) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
     let args = args![
         new.workspace_id,
         new.user_id,
@@ -38,16 +102,38 @@ pub(crate) async fn create(tx: &mut Tx, new: NewToken) -> Result<String, StoreEr
         now,
         expires_at
     ];
-    tx.conn.execute(sql, args).await?;
-    Ok(token)
+    let id = tx.conn.number(sql, args).await?;
+    tx.event(new.workspace_id, "token.created", &json!({ "token_id": id })).await?;
+    Ok((id, token))
 }
 
-/// Revokes a token of the workspace; whether it was valid until now.
+/// Revokes a token of the workspace; again is no fault.
 pub(crate) async fn revoke(tx: &mut Tx, workspace_id: i64, id: i64) -> Result<(), StoreError> {
     let sql = "UPDATE tokens SET revoked_at = COALESCE(revoked_at, $3) WHERE workspace_id = $1 AND id = $2";
     if tx.conn.execute(sql, args![workspace_id, id, tx.now.as_micros()]).await? == 0 {
         return Err(StoreError::NotFound);
     }
+    tx.event(workspace_id, "token.revoked", &json!({ "token_id": id })).await?;
+    Ok(forget(tx).await?)
+}
+
+/// Revokes all tokens of a user in the workspace.
+pub(crate) async fn revoke_all(
+    tx: &mut Tx,
+    workspace_id: i64,
+    user_id: i64,
+) -> Result<(), StoreError> {
+    let sql = "UPDATE tokens SET revoked_at = $3 WHERE workspace_id = $1 AND user_id = $2 \
+               AND revoked_at IS NULL RETURNING id";
+    for mut row in tx.conn.rows(sql, args![workspace_id, user_id, tx.now.as_micros()]).await? {
+        let data = json!({ "token_id": row.int()? });
+        tx.event(workspace_id, "token.revoked", &data).await?;
+    }
+    Ok(forget(tx).await?)
+}
+
+/// Makes every server look its tokens up again.
+pub(super) async fn forget(tx: &mut Tx) -> Result<(), DbError> {
     // Every server reads this number once a second.
     let sql =
         "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = 'tokens'";
