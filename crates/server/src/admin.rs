@@ -5,6 +5,7 @@ use crate::secrets::Keyring;
 use crate::server::system_clock;
 use crate::store::StoreError;
 use crate::store::sql::people::{agents, issues, tokens, workspaces};
+use crate::store::sql::transfer::{self, Moved, TransferError};
 use crate::store::sql::{OpenError, Opening, SqlStore};
 
 /// Days that a token of `init` lives.
@@ -38,6 +39,11 @@ impl Admin {
             on_hints: std::sync::Arc::new(|_| {}),
         };
         Ok(Self { store: SqlStore::open(opening).await? })
+    }
+
+    /// With a store that is open.
+    pub(crate) fn of(store: SqlStore) -> Self {
+        Self { store }
     }
 
     /// Makes workspace and administrator if they are not there, and fresh tokens.
@@ -106,6 +112,22 @@ impl Admin {
                 })
             })
             .await
+    }
+
+    /// Writes all of it as lines of JSON: one state, while servers go on.
+    pub async fn export(
+        &self,
+        out: &mut (dyn std::io::Write + Send),
+    ) -> Result<Moved, TransferError> {
+        transfer::export(&self.store, out).await
+    }
+
+    /// Fills an empty database from an [export](Self::export), in one transaction.
+    pub async fn import(
+        &self,
+        input: &mut (dyn std::io::BufRead + Send),
+    ) -> Result<Moved, TransferError> {
+        transfer::import(&self.store, input).await
     }
 
     /// Closes the database.

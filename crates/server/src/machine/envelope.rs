@@ -8,11 +8,12 @@ use ostler_proto::lease::{
 use serde_json::{Map, Value};
 
 use crate::app::App;
+use crate::harness::{self, HarnessFacts};
 use crate::http::instant;
 use crate::store::{ACTOR_PROVIDER, AgentFacts, Claimed, Facts, SkillFacts};
+use crate::text;
 use crate::thread::{self, ThreadBounds};
 use crate::version::Capabilities;
-use crate::{harness, text};
 
 /// Builds it. Nothing here can fail the claim: the task is given already.
 pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Claimed) -> Envelope {
@@ -35,7 +36,7 @@ pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Cla
         agent,
         workspace,
         issue: issue(capabilities, identifier, facts),
-        harness: harness::sentences(has_checkout),
+        harness: harness::sentences(HarnessFacts { has_checkout, has_lent_token: false }),
         skills,
         context: Map::new(),
     }
@@ -79,11 +80,9 @@ fn agent(app: &App, facts: &AgentFacts) -> Agent {
     }
 }
 
-/// A client that declares `thread` or a later capability reads objects; older ones read URLs.
+/// The workspace, with repositories as the client reads them.
 fn workspace(capabilities: &Capabilities, facts: &Facts) -> Workspace {
-    let named = ["thread", "await", "actors", "long_poll", "start_deadline"]
-        .iter()
-        .any(|word| capabilities.has(word));
+    let named = capabilities.reads_repository_objects();
     let repositories = facts.repositories.iter().map(|(name, url)| {
         if named {
             Repository::Named { name: name.clone(), url: url.clone() }

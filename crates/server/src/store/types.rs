@@ -139,6 +139,10 @@ pub struct TaskRecord {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
+    /// Bytes of the output that is kept.
+    pub line_bytes: u64,
+    /// Its output was removed by age or size.
+    pub pruned: bool,
     /// Where it is.
     pub machine: Task,
 }
@@ -277,6 +281,15 @@ pub struct Line {
     pub tool: Option<String>,
     /// The tool's arguments or result: JSON.
     pub payload: Option<String>,
+}
+
+impl Line {
+    /// Bytes that it takes, without what the database adds.
+    pub(crate) fn bytes(&self) -> u64 {
+        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let bytes = length(&self.content) + length(&self.tool) + length(&self.payload);
+        (bytes + self.kind.len()) as u64
+    }
 }
 
 /// Where an agent's work can be resumed.

@@ -211,7 +211,7 @@ pub(in crate::store::tests) fn delivery(
         reference: reference.map(str::to_owned),
         title: title.map(str::to_owned),
         state: state
-            .map(|word| [delivery::State::Open].into_iter().find(|it| it.word() == word).unwrap()),
+            .map(|word| delivery::DeliveryState::from_word(word).unwrap()),
         key: key.to_owned(),
     }
 }
