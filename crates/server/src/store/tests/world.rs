@@ -210,8 +210,7 @@ pub(in crate::store::tests) fn delivery(
         url: url.map(str::to_owned),
         reference: reference.map(str::to_owned),
         title: title.map(str::to_owned),
-        state: state
-            .map(|word| delivery::DeliveryState::from_word(word).unwrap()),
+        state: state.map(|word| delivery::DeliveryState::from_word(word).unwrap()),
         key: key.to_owned(),
     }
 }
