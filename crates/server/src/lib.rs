@@ -1,6 +1,7 @@
 //! The fleet server.
 
 pub mod delivery;
+pub mod github;
 pub mod harness;
 pub mod repository;
 pub mod secrets;
