@@ -96,6 +96,7 @@ impl Server {
             tokens,
             rates,
             machines,
+            github: machine::lend::Apps::new(),
             streams: Arc::new(tokio::sync::Semaphore::new(events::STREAMS_MAX)),
             stopping: stopping.clone(),
         });
