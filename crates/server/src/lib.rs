@@ -9,6 +9,7 @@ mod app;
 mod auth;
 mod board;
 pub mod delivery;
+mod events;
 pub mod harness;
 mod http;
 pub mod machine;

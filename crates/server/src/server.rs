@@ -17,7 +17,7 @@ use crate::secrets::Keyring;
 use crate::settings::Settings;
 use crate::store::sql::{Clock, OpenError, Opening, SqlStore};
 use crate::store::{LeaseStore as _, StoreError, Sweep};
-use crate::{machine, serve};
+use crate::{events, machine, serve};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -86,11 +86,15 @@ impl Server {
             tokens,
             rates,
             machines,
+            streams: Arc::new(tokio::sync::Semaphore::new(events::STREAMS_MAX)),
             stopping: stopping.clone(),
         });
         let stop = CancellationToken::new();
         let tracker = TaskTracker::new();
-        let router = machine::router(Arc::clone(&app));
+        let streams = axum::Router::new()
+            .route("/api/v1/events", axum::routing::get(events::follow))
+            .with_state(Arc::clone(&app));
+        let router = machine::router(Arc::clone(&app)).merge(streams);
         let serving = {
             let stopping = stopping.clone();
             async move { serve::run(listener, router, stopping).await }
