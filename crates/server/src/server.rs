@@ -17,7 +17,7 @@ use crate::secrets::Keyring;
 use crate::settings::Settings;
 use crate::store::sql::{Clock, OpenError, Opening, SqlStore};
 use crate::store::{LeaseStore as _, StoreError, Sweep};
-use crate::{events, machine, serve};
+use crate::{events, machine, people, serve};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +94,9 @@ impl Server {
         let streams = axum::Router::new()
             .route("/api/v1/events", axum::routing::get(events::follow))
             .with_state(Arc::clone(&app));
-        let router = machine::router(Arc::clone(&app)).merge(streams);
+        let router = machine::router(Arc::clone(&app))
+            .merge(people::router(Arc::clone(&app)))
+            .merge(streams);
         let serving = {
             let stopping = stopping.clone();
             async move { serve::run(listener, router, stopping).await }
