@@ -176,12 +176,18 @@ impl Admin {
         transfer::export(&self.store, out).await
     }
 
-    /// Fills an empty database from an [export](Self::export), in one transaction.
+    /// Fills an empty database from an [export](Self::export), in one transaction. What is no export, or needs
+    /// another key, is refused before the database is opened, or made.
     pub async fn import(
-        &self,
+        database: &str,
+        keyring: Keyring,
         input: &mut (dyn std::io::BufRead + Send),
     ) -> Result<Moved, TransferError> {
-        transfer::import(&self.store, input).await
+        let input = transfer::check_head(input, &keyring)?;
+        let admin = Self::open(database, keyring).await?;
+        let moved = transfer::import(&admin.store, input).await;
+        admin.close().await;
+        moved
     }
 
     /// Closes the database.

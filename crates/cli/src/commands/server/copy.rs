@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use camino::Utf8Path;
 use ostler_server::new_file::{NewFile, NewFileError};
-use ostler_server::{BackupError, Moved, TransferError};
+use ostler_server::{Admin, BackupError, Moved, TransferError};
 
 use crate::args::JsonFlag;
 use crate::args::server::DatabaseArgs;
@@ -61,7 +61,7 @@ pub(super) async fn export(
     Ok(Code::Success.into())
 }
 
-async fn export_to(admin: &ostler_server::Admin, file: &Utf8Path) -> Result<Moved, Failure> {
+async fn export_to(admin: &Admin, file: &Utf8Path) -> Result<Moved, Failure> {
     let file_failure = |error: NewFileError| failed("there is no export", error, None);
     let new = NewFile::create(file).map_err(file_failure)?;
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, new.file());
@@ -87,15 +87,18 @@ pub(super) async fn import(
         })?;
         Some(opened)
     };
-    let admin = super::admin(context, database).await?;
+    let database = super::config(context, database)?.settings.database;
+    let keyring = super::old_keyring(context, &database)?;
     let moved = match opened {
-        Some(file) => admin.import(&mut BufReader::with_capacity(BUFFER_BYTES, file)).await,
+        Some(file) => {
+            let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
+            Admin::import(&database, keyring, &mut input).await
+        }
         None => {
-            let input = std::io::stdin();
-            admin.import(&mut BufReader::with_capacity(BUFFER_BYTES, input)).await
+            let mut input = BufReader::with_capacity(BUFFER_BYTES, std::io::stdin());
+            Admin::import(&database, keyring, &mut input).await
         }
     };
-    admin.close().await;
     let moved = moved.map_err(transfer_failure)?;
     if json.json {
         output::json_line(&moved)?;
@@ -107,9 +110,8 @@ pub(super) async fn import(
 
 fn transfer_failure(error: TransferError) -> Failure {
     let hint = match &error {
-        TransferError::OtherKey => Some(
-            "set OSTLER_SECRET_KEY to the old server's key, or put its secret.key beside the new database",
-        ),
+        TransferError::OtherKey => Some(super::OLD_KEY_HINT),
+        TransferError::Open(error) => super::open_hint(error),
         TransferError::NotEmpty { .. } => Some("an import fills a new database only: name another"),
         TransferError::Version { .. } => {
             Some("export and import with the same Ostler; upgrade before or after")

@@ -82,6 +82,21 @@ fn keyring(context: &Context, database: &str) -> Result<Keyring, Failure> {
     Keyring::from_file(folder.join(KEY_FILE).as_std_path()).map_err(failure)
 }
 
+/// What to do where the right secret key is missing.
+const OLD_KEY_HINT: &str =
+    "set OSTLER_SECRET_KEY to the old server's key, or put its secret.key beside the new database";
+
+/// The secret key, which must be there: a new one would not open anything.
+fn old_keyring(context: &Context, database: &str) -> Result<Keyring, Failure> {
+    let folder = database_folder(database).unwrap_or_else(|| folder(context));
+    if context.env.get_os(KEY_ENV).is_none() && !folder.join(KEY_FILE).exists() {
+        return Err(
+            Failure::new(Code::Usage, "the old server's secret key is not here").hint(OLD_KEY_HINT)
+        );
+    }
+    keyring(context, database)
+}
+
 /// Where a SQLite database is.
 fn database_folder(database: &str) -> Option<Utf8PathBuf> {
     let file = database.strip_prefix("sqlite:")?;
