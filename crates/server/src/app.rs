@@ -31,6 +31,8 @@ pub(crate) struct App {
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) rates: Rates,
     pub(crate) machines: Arc<Machines>,
+    /// Places for event streams.
+    pub(crate) streams: Arc<tokio::sync::Semaphore>,
     /// Waiting claims and streams end when the server stops.
     pub(crate) stopping: tokio_util::sync::CancellationToken,
 }

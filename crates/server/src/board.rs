@@ -69,6 +69,21 @@ impl Hints {
         }
     }
 
+    /// Adds another transaction's.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for (workspace_id, agent_id) in other.work {
+            self.queued(workspace_id, agent_id);
+        }
+        for (workspace_id, daemon_id) in other.machines {
+            self.machine(workspace_id, &daemon_id);
+        }
+        for workspace_id in other.events {
+            self.events_in(workspace_id);
+        }
+        self.tokens |= other.tokens;
+        self.anything |= other.anything;
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -68,7 +68,7 @@ async fn messages(app: &App, stop: &CancellationToken) -> Result<Removed, StoreE
 
 async fn events(app: &App, stop: &CancellationToken) -> Result<Removed, StoreError> {
     let kept = app.settings.retention;
-    let end = app.store.events_end(before(app, kept.events_age), kept.events_max).await?;
+    let end = app.store.events_last_old(before(app, kept.events_age), kept.events_max).await?;
     let Some(end) = end else { return Ok(Removed::default()) };
     let mut all = Removed::default();
     let mut gone = BTreeMap::new();

@@ -19,7 +19,7 @@ use crate::serve::{self, TlsError};
 use crate::settings::Settings;
 use crate::store::sql::{Clock, OpenError, Opening, SqlStore};
 use crate::store::{LeaseStore as _, StoreError, Sweep};
-use crate::{health, machine, observe, retention};
+use crate::{events, health, machine, observe, retention};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -96,11 +96,17 @@ impl Server {
             tokens,
             rates,
             machines,
+            streams: Arc::new(tokio::sync::Semaphore::new(events::STREAMS_MAX)),
             stopping: stopping.clone(),
         });
         let stop = CancellationToken::new();
         let tracker = TaskTracker::new();
-        let router = machine::router(Arc::clone(&app)).merge(health::router(Arc::clone(&app)));
+        let streams = axum::Router::new()
+            .route("/api/v1/events", axum::routing::get(events::follow))
+            .with_state(Arc::clone(&app));
+        let router = machine::router(Arc::clone(&app))
+            .merge(streams)
+            .merge(health::router(Arc::clone(&app)));
         let router = observe::observed(router, Arc::clone(&app));
         tracker.spawn(serve::run(listener, tls, router, stopping.clone()));
         let mut metrics_address = None;

@@ -5,8 +5,11 @@
 //! is decided by the core's lease machine through [`plan`] for all three; a store selects, locks and saves.
 //! What people administrate (issues, agents, skills, …) is SQL only and lives beside it in [`sql`].
 
+pub mod memory;
 pub(crate) mod plan;
 pub(crate) mod sql;
+#[cfg(test)]
+mod tests;
 pub mod types;
 
 use std::future::Future;
@@ -85,6 +88,9 @@ pub trait LeaseStore: Send + Sync {
         issue_id: i64,
         agent_id: i64,
     ) -> impl Future<Output = Result<String, StoreError>> + Send;
+
+    /// Ends pauses that are over, so that their tasks can be claimed; how many there were.
+    fn tasks_unpark(&self) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Takes leases that ran out, and marks machines offline that were not heard of.
     fn leases_sweep(&self, sweep: Sweep) -> impl Future<Output = Result<Swept, StoreError>> + Send;

@@ -1,7 +1,208 @@
-//! stub
-pub fn html_to_markdown(t: &str) -> String {
-    t.to_owned()
+//! HTML and Markdown of issues and comments: what a page may show, and what an agent is given to read.
+//!
+//! Owns: the list of what HTML may hold ([`sanitize_html`]), and the two conversions. Everything here takes
+//! whatever anybody sends: the input is bounded, the nesting is bounded before anything recursive sees it,
+//! and nothing panics. Absent on purpose: who may write what where, and refusals of what is too long.
+
+mod markdown;
+mod normal;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
+
+use ammonia::{Builder, UrlRelative};
+
+pub use markdown::{html_to_markdown, markdown_to_html};
+
+/// Bytes of a description or comment. Endpoints refuse a longer one; an agent's Markdown is cut with a mark.
+pub const BODY_BYTES_MAX: usize = 128 * 1024;
+/// Bytes of HTML that are looked at, and of clean HTML: escapes and the `rel` of links make a body longer.
+/// More than that is cut, and HTML that becomes longer is given as text without tags.
+const HTML_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
+/// Tags in HTML. What comes after as many is shown as it was written: a parser looks through all open
+/// elements at each, so that a page of nothing but `<div>` would take it minutes.
+const TAGS_MAX: usize = 8_192;
+/// Depth of elements in HTML that was cleaned. The text of deeper ones stays, their tags go.
+const NESTING_MAX: usize = 32;
+/// Digits of a number in an attribute (`start`, `colspan`, `width`). A longer one is left out.
+const DIGITS_MAX: usize = 4;
+/// Bytes of a code block's language. A longer one is left out.
+const LANGUAGE_BYTES_MAX: usize = 64;
+
+/// Elements that stay. All others go, and their text stays.
+const TAGS: &[&str] = &[
+    "a",
+    "b",
+    "blockquote",
+    "br",
+    "caption",
+    "code",
+    "del",
+    "div",
+    "em",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "hr",
+    "i",
+    "img",
+    "input",
+    "kbd",
+    "label",
+    "li",
+    "mark",
+    "ol",
+    "p",
+    "pre",
+    "s",
+    "span",
+    "strong",
+    "sub",
+    "sup",
+    "table",
+    "tbody",
+    "td",
+    "tfoot",
+    "th",
+    "thead",
+    "tr",
+    "u",
+    "ul",
+];
+/// Elements that go together with their text, since it is not meant to be read.
+const TAGS_WITH_TEXT: &[&str] = &[
+    "applet", "embed", "frameset", "iframe", "math", "noembed", "noframes", "noscript", "object",
+    "script", "select", "style", "svg", "template", "title", "xmp",
+];
+/// Attributes that stay, by element; values are looked at in [`attribute`].
+const ATTRIBUTES: &[(&str, &[&str])] = &[
+    ("a", &["href", "title"]),
+    ("code", &["class"]),
+    ("img", &["alt", "height", "src", "title", "width"]),
+    ("input", &["checked"]),
+    ("li", &["data-checked", "data-type"]),
+    ("ol", &["start"]),
+    ("td", &["align", "colspan", "rowspan"]),
+    ("th", &["align", "colspan", "rowspan"]),
+    ("ul", &["data-type"]),
+];
+
+static CLEANER: LazyLock<Builder<'static>> = LazyLock::new(|| {
+    let attributes = ATTRIBUTES.iter().map(|(tag, names)| (*tag, names.iter().copied().collect()));
+    // An `input` is nothing but the box of a task list that a page shows.
+    let checkbox = HashMap::from([("type", "checkbox"), ("disabled", "")]);
+    let mut cleaner = Builder::empty();
+    cleaner
+        .tags(TAGS.iter().copied().collect())
+        .clean_content_tags(TAGS_WITH_TEXT.iter().copied().collect())
+        .tag_attributes(attributes.collect())
+        .generic_attributes(HashSet::new())
+        .set_tag_attribute_values(HashMap::from([("input", checkbox)]))
+        .url_schemes(HashSet::from(["http", "https", "mailto"]))
+        .url_relative(UrlRelative::Deny)
+        .link_rel(Some("noopener noreferrer nofollow"))
+        .strip_comments(true)
+        .attribute_filter(attribute);
+    cleaner
+});
+
+/// HTML that a page may show as it stands: formatting, lists, task lists, tables, code, links and pictures,
+/// no script, no style, no foreign addresses but `http`, `https` and `mailto`. Clean HTML stays as it is.
+pub fn sanitize_html(html: &str) -> String {
+    let html = printable(cut(html, HTML_BYTES_MAX));
+    let clean = CLEANER.clean(&limit_tags(&html, TAGS_MAX)).to_string();
+    // References such as `&#1;` became characters on the way.
+    let clean = normal::limit_nesting(&printable(&clean), NESTING_MAX);
+    if clean.len() <= HTML_BYTES_MAX {
+        clean
+    } else {
+        escape(&normal::text_of(&clean), HTML_BYTES_MAX)
+    }
 }
-pub fn markdown_to_html(t: &str) -> String {
-    t.to_owned()
+
+/// As much of the text as fits as HTML.
+fn escape(text: &str, bytes_max: usize) -> String {
+    let mut html = String::new();
+    for c in text.chars() {
+        let mut plain = [0; 4];
+        let escaped = match c {
+            '&' => "&amp;",
+            '<' => "&lt;",
+            '>' => "&gt;",
+            c => c.encode_utf8(&mut plain),
+        };
+        if html.len() + escaped.len() > bytes_max {
+            break;
+        }
+        html.push_str(escaped);
+    }
+    html
+}
+
+/// With every `<` after so many tags escaped.
+fn limit_tags(html: &str, tags_max: usize) -> Cow<'_, str> {
+    let opening = |at: &usize| html.as_bytes().get(at + 1).is_some_and(u8::is_ascii_alphabetic);
+    let mut tags = html.match_indices('<').map(|(at, _)| at).filter(opening);
+    match tags.nth(tags_max).and_then(|at| html.split_at_checked(at)) {
+        Some((head, tail)) => Cow::Owned(format!("{head}{}", tail.replace('<', "&lt;"))),
+        None => Cow::Borrowed(html),
+    }
+}
+
+/// One line of text for titles and names: no control characters, single spaces, and an end at `chars_max`.
+pub fn plain_line(text: &str, chars_max: usize) -> String {
+    let spaced = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    let line = spaced.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().take(chars_max).collect::<String>().trim_end().to_owned()
+}
+
+/// Text without control characters other than line breaks and tabs. A database may refuse NUL, and a terminal
+/// obeys the others.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let unwanted = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(unwanted) {
+        return Cow::Borrowed(text);
+    }
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    Cow::Owned(text.replace(unwanted, ""))
+}
+
+/// As much of the text as fits, never half a character.
+pub fn cut(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
+}
+
+/// What becomes of an attribute's value; `None` leaves the attribute out.
+fn attribute<'u>(tag: &str, name: &str, value: &'u str) -> Option<Cow<'u, str>> {
+    let number = || value.len() <= DIGITS_MAX && value.bytes().all(|b| b.is_ascii_digit());
+    let keeps = match (tag, name) {
+        ("img", "src") => has_web_scheme(value),
+        ("code", "class") => is_language(value),
+        ("ul", "data-type") => value == "taskList",
+        ("li", "data-type") => value == "taskItem",
+        ("li", "data-checked") => matches!(value, "true" | "false"),
+        (_, "align") => matches!(value, "left" | "right" | "center"),
+        (_, "colspan" | "height" | "rowspan" | "start" | "width") => !value.is_empty() && number(),
+        _ => true,
+    };
+    keeps.then_some(Cow::Borrowed(value))
+}
+
+fn has_web_scheme(value: &str) -> bool {
+    let scheme = value.trim_start().split_once(':').map_or("", |(scheme, _)| scheme);
+    scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")
+}
+
+fn is_language(class: &str) -> bool {
+    let letters = |b: u8| b.is_ascii_alphanumeric() || b"+-_#.".contains(&b);
+    class.len() <= LANGUAGE_BYTES_MAX
+        && class
+            .strip_prefix("language-")
+            .is_some_and(|name| !name.is_empty() && name.bytes().all(letters))
 }

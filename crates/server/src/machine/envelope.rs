@@ -8,10 +8,12 @@ use ostler_proto::lease::{
 use serde_json::{Map, Value};
 
 use crate::app::App;
+use crate::harness::{self, HarnessFacts};
 use crate::http::instant;
 use crate::store::{ACTOR_PROVIDER, AgentFacts, Claimed, Facts, SkillFacts};
+use crate::text;
+use crate::thread::{self, ThreadBounds};
 use crate::version::Capabilities;
-use crate::{harness, text, thread};
 
 /// Builds it. Nothing here can fail the claim: the task is given already.
 pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Claimed) -> Envelope {
@@ -34,7 +36,7 @@ pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Cla
         agent,
         workspace,
         issue: issue(capabilities, identifier, facts),
-        harness: harness::sentences(has_checkout),
+        harness: harness::sentences(HarnessFacts { has_checkout, has_lent_token: false }),
         skills,
         context: Map::new(),
     }
@@ -78,11 +80,9 @@ fn agent(app: &App, facts: &AgentFacts) -> Agent {
     }
 }
 
-/// A client that declares `thread` or a later capability reads objects; older ones read URLs.
+/// The workspace, with repositories as the client reads them.
 fn workspace(capabilities: &Capabilities, facts: &Facts) -> Workspace {
-    let named = ["thread", "await", "actors", "long_poll", "start_deadline"]
-        .iter()
-        .any(|word| capabilities.has(word));
+    let named = capabilities.reads_repository_objects();
     let repositories = facts.repositories.iter().map(|(name, url)| {
         if named {
             Repository::Named { name: name.clone(), url: url.clone() }
@@ -115,7 +115,10 @@ fn issue(capabilities: &Capabilities, identifier: String, facts: Facts) -> Issue
                 body: text::html_to_markdown(&it.body),
             })
             .collect();
-        let (kept, omitted) = thread::cut(comments, |comment| comment.body.chars().count());
+        let (kept, omitted) =
+            thread::cut(comments, ThreadBounds::default(), |comment: &Comment| {
+                comment.body.chars().count()
+            });
         (kept, omitted as u64 + facts.comments_before)
     });
     let (comments, comments_omitted) = thread.unzip();

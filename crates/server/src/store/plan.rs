@@ -2,11 +2,14 @@
 
 use ostler_core::clock::Timestamp;
 use ostler_core::lease::{
-    Call, Effect, Input, LeaseHash, Policy, Priority, Refusal, State, rank, step,
+    Answer, Call, Effect, Input, LeaseHash, Policy, Priority, Refusal, State, rank, step,
 };
 use serde_json::json;
 
-use super::types::{Completion, Line, Payload, SessionReport, Stepped, TaskCall, TaskRecord, What};
+use super::types::{
+    Completion, Line, Payload, SessionReport, Stepped, TaskCall, TaskRecord, What, unhex,
+};
+use crate::secrets::{Keyring, hash_token};
 
 /// A lease that a store made for a claim or a resume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +127,45 @@ pub(crate) fn call(
     }
 }
 
+/// The same resume once more, whose answer was lost: the same lease.
+pub(crate) fn resumed_before(
+    record: &TaskRecord,
+    runtimes: &[String],
+    request: Option<&str>,
+    keyring: &Keyring,
+) -> Option<Stepped> {
+    request?;
+    let lease = record.machine.lease?;
+    let same = record.lease_request.as_deref() == request
+        && record.runtime_id.as_ref().is_some_and(|ran_on| runtimes.contains(ran_on));
+    let token = lease_token(record, keyring).filter(|_| same)?;
+    Some(Stepped {
+        answer: Answer {
+            status: record.machine.state,
+            expires_at: Some(lease.expires_at),
+            cancel_requested: record.machine.cancel_requested,
+            repeated: true,
+        },
+        accepted: 0,
+        next_seq: next_seq(record),
+        waiting_since: None,
+        lease_token: Some(token),
+    })
+}
+
+/// The token of the lease a task has, made again.
+pub(crate) fn lease_token(record: &TaskRecord, keyring: &Keyring) -> Option<String> {
+    let lease = record.machine.lease?;
+    let nonce = unhex(record.lease_nonce.as_deref()?)?;
+    // The attempt that a resume's lease was made in is the task's as well.
+    let token = keyring.lease_token(&record.id, record.machine.attempts, &nonce);
+    (hash_token(&token) == lease.hash.0).then_some(token)
+}
+
+fn next_seq(record: &TaskRecord) -> u64 {
+    record.machine.lines.saturating_sub(record.machine.lines_before) + 1
+}
+
 /// The sweeper looks at a task.
 pub(crate) fn sweep(record: &mut TaskRecord, now: Timestamp, policy: &Policy) -> Vec<Change> {
     match apply(record, Input::Sweep, Payload::None, now, policy) {
@@ -186,7 +228,7 @@ fn apply(
     let stepped = Stepped {
         answer,
         accepted,
-        next_seq: machine.lines.saturating_sub(machine.lines_before) + 1,
+        next_seq: next_seq(record),
         waiting_since: machine.waits.as_ref().map(|waits| waits.since),
         lease_token: None,
     };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ostler_core::clock::Timestamp;
-use ostler_core::lease::{Answer, Input, LeaseHash, Task};
+use ostler_core::lease::{Answer, Input, Task};
 
 use crate::delivery::Delivery;
 
@@ -375,14 +375,14 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The hash that [`hex`] wrote.
-pub(crate) fn unhex(text: &str) -> Option<LeaseHash> {
-    let mut hash = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
+/// The bytes that [`hex`] wrote.
+pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if text.len() != 2 * N || !text.is_ascii() {
         return None;
     }
-    for (at, byte) in hash.iter_mut().enumerate() {
+    for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
     }
-    Some(LeaseHash(hash))
+    Some(bytes)
 }

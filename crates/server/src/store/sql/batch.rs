@@ -3,9 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde_json::json;
-
 use super::db::{DbError, Kind, args};
+use super::delivered::{self, Delivered};
 use super::lane::{Hot, Tx};
 use super::{claim, facts, rows};
 use crate::store::plan::{self, Change, NewLease};
@@ -111,7 +110,9 @@ fn one(
 ) -> Result<Stepped, StoreError> {
     let lease = match &call.what {
         What::Resume { runtimes, request } => {
-            if let Some(stepped) = resumed_before(tx, record, runtimes, request.as_deref()) {
+            let request = request.as_deref();
+            let before = plan::resumed_before(record, runtimes, request, &tx.shared.keyring);
+            if let Some(stepped) = before {
                 return Ok(stepped);
             }
             Some(new_lease(tx, &record.id, record.machine.attempts)?)
@@ -125,51 +126,12 @@ fn one(
     Ok(planned.stepped)
 }
 
-/// The same resume once more, whose answer was lost: the same lease.
-fn resumed_before(
-    tx: &Tx,
-    record: &TaskRecord,
-    runtimes: &[String],
-    request: Option<&str>,
-) -> Option<Stepped> {
-    request?;
-    let lease = record.machine.lease?;
-    let same = record.lease_request.as_deref() == request
-        && record.runtime_id.as_ref().is_some_and(|ran_on| runtimes.contains(ran_on));
-    let token = lease_token(tx, record).filter(|_| same)?;
-    Some(Stepped {
-        answer: ostler_core::lease::Answer {
-            status: record.machine.state,
-            expires_at: Some(lease.expires_at),
-            cancel_requested: record.machine.cancel_requested,
-            repeated: true,
-        },
-        accepted: 0,
-        next_seq: 0,
-        waiting_since: None,
-        lease_token: Some(token),
-    })
-}
-
 /// A lease nobody had before.
 pub(super) fn new_lease(tx: &Tx, task_id: &str, attempt: u32) -> Result<NewLease, StoreError> {
     let nonce = crate::secrets::nonce().map_err(|_| StoreError::Busy)?;
     let token = tx.shared.keyring.lease_token(task_id, attempt, &nonce);
     let hash = ostler_core::lease::LeaseHash(crate::secrets::hash_token(&token));
     Ok(NewLease { hash, nonce: hex(&nonce), token })
-}
-
-/// The token of the lease a task has, made again.
-pub(super) fn lease_token(tx: &Tx, record: &TaskRecord) -> Option<String> {
-    let nonce = record.lease_nonce.as_deref()?;
-    let lease = record.machine.lease?;
-    let mut bytes = [0; 16];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(nonce.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    // The attempt that a resume's lease was made in is the task's as well.
-    let token = tx.shared.keyring.lease_token(&record.id, record.machine.attempts, &bytes);
-    (crate::secrets::hash_token(&token) == lease.hash.0).then_some(token)
 }
 
 /// What a batch saves beside the tasks, by table.
@@ -182,16 +144,6 @@ pub(super) struct Saves {
     sessions: BTreeMap<(i64, i64), SessionReport>,
     delivered: Vec<Delivered>,
     events: Vec<(i64, String, String)>,
-}
-
-struct Delivered {
-    workspace_id: i64,
-    issue_id: i64,
-    issue_number: i64,
-    agent_id: i64,
-    task_id: String,
-    worked_ms: i64,
-    completion: Completion,
 }
 
 impl Saves {
@@ -248,9 +200,8 @@ impl Saves {
     pub(super) async fn save(mut self, tx: &mut Tx) -> Result<Vec<(usize, u64)>, DbError> {
         let accepted = self.save_lines(tx).await?;
         self.save_sessions(tx).await?;
-        for delivered in std::mem::take(&mut self.delivered) {
-            self.save_delivered(tx, delivered).await?;
-        }
+        let delivered = std::mem::take(&mut self.delivered);
+        self.events.extend(delivered::save(tx, delivered).await?);
         if !self.events.is_empty() {
             tx.events(std::mem::take(&mut self.events)).await?;
         }
@@ -301,86 +252,5 @@ impl Saves {
                     session_id = COALESCE(excluded.session_id, sessions.session_id), \
                     work_dir = COALESCE(excluded.work_dir, sessions.work_dir)";
         tx.conn.insert_many("sessions", &columns, rows, tail).await.map(drop)
-    }
-
-    async fn save_delivered(&mut self, tx: &mut Tx, it: Delivered) -> Result<(), DbError> {
-        let now = tx.now.as_micros();
-        let usage = it.completion.usage.unwrap_or_default();
-        let sql = "INSERT INTO results (task_id, workspace_id, issue_id, agent_id, result, input_tokens, \
-                   output_tokens, cached_tokens, cache_write_tokens, cost_micros, ended_at) \
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-        let args = args![
-            &it.task_id,
-            it.workspace_id,
-            it.issue_id,
-            it.agent_id,
-            &it.completion.result,
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cached_tokens,
-            usage.cache_write_tokens,
-            usage.cost_micros,
-            now
-        ];
-        tx.conn.execute(sql, args).await?;
-        let sql = "INSERT INTO time_entries (workspace_id, issue_id, author_type, author_id, task_id, spent_ms, \
-                   note, created_at) VALUES ($1, $2, 'agent', $3, $4, $5, '', $6)";
-        let args = args![it.workspace_id, it.issue_id, it.agent_id, &it.task_id, it.worked_ms, now];
-        tx.conn.execute(sql, args).await?;
-        if let Some(body) = &it.completion.comment {
-            let sql = "INSERT INTO comments (workspace_id, issue_id, author_type, author_id, task_id, body, \
-                       created_at) VALUES ($1, $2, 'agent', $3, $4, $5, $6) RETURNING id";
-            let args = args![it.workspace_id, it.issue_id, it.agent_id, &it.task_id, body, now];
-            let id = tx.conn.number(sql, args).await?;
-            self.event(&it, "comment.created", &json!({ "comment_id": id }));
-        }
-        self.save_deliveries(tx, &it).await?;
-        let spent = "UPDATE issues SET spent_ms = spent_ms + $2, updated_at = $3 WHERE id = $1";
-        tx.conn.execute(spent, args![it.issue_id, it.worked_ms, now]).await?;
-        Ok(())
-    }
-
-    async fn save_deliveries(&mut self, tx: &mut Tx, it: &Delivered) -> Result<(), DbError> {
-        let now = tx.now.as_micros();
-        for delivery in &it.completion.deliveries {
-            let sql = "INSERT INTO deliveries (workspace_id, issue_id, task_id, type, identity, url, reference, \
-                       title, state, created_at, updated_at) \
-                       VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10) \
-                       ON CONFLICT (issue_id, identity) DO UPDATE SET task_id = excluded.task_id, \
-                       type = excluded.type, url = excluded.url, \
-                       reference = COALESCE(excluded.reference, deliveries.reference), \
-                       title = COALESCE(excluded.title, deliveries.title), \
-                       state = COALESCE(excluded.state, deliveries.state), updated_at = excluded.updated_at";
-            let args = args![
-                it.workspace_id,
-                it.issue_id,
-                &it.task_id,
-                delivery.kind.word(),
-                &delivery.key,
-                delivery.url.clone(),
-                delivery.reference.clone(),
-                delivery.title.clone(),
-                delivery.state.map(|state| state.word()),
-                now
-            ];
-            tx.conn.execute(sql, args).await?;
-            self.event(it, "delivery.recorded", &json!({ "type": delivery.kind.word() }));
-        }
-        if it.completion.deliveries.iter().any(|it| it.kind == crate::delivery::Kind::PullRequest) {
-            let sql = "UPDATE issues SET status = 'in_review', updated_at = $2 \
-                       WHERE id = $1 AND status IN ('backlog', 'todo', 'in_progress')";
-            if tx.conn.execute(sql, args![it.issue_id, now]).await? > 0 {
-                self.event(it, "issue.changed", &json!({ "status": "in_review" }));
-            }
-        }
-        Ok(())
-    }
-
-    fn event(&mut self, it: &Delivered, kind: &str, more: &serde_json::Value) {
-        let mut data = json!({ "issue_number": it.issue_number, "task_id": it.task_id });
-        if let (Some(data), Some(more)) = (data.as_object_mut(), more.as_object()) {
-            data.extend(more.clone());
-        }
-        self.events.push((it.workspace_id, kind.to_owned(), data.to_string()));
     }
 }

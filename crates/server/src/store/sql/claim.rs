@@ -3,16 +3,20 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::batch::{Saves, lease_token, new_lease};
+use super::batch::{Saves, new_lease};
 use super::db::{Conn, DbError, args};
 use super::lane::Tx;
 use super::rows;
 use crate::store::{Claim, StoreError, TaskRecord, plan};
 
-/// Agents that one batch of claims looks at, those with the most urgent tasks first.
+/// Agents that one batch of claims looks at, those with the most urgent tasks first. A claim that found nothing
+/// among them looks for itself.
 const AGENTS_MAX: usize = 64;
+/// The kind of PostgreSQL's advisory locks for claims that may be sent twice.
+const REQUEST_LOCK: i64 = 0x6f73;
 
 /// A task that a claim was given, and its token.
+#[derive(Clone)]
 pub(super) struct Given {
     pub(super) task: TaskRecord,
     pub(super) lease_token: String,
@@ -45,24 +49,58 @@ pub(super) async fn run(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Giv
     workspaces.sort_unstable();
     workspaces.dedup();
     for workspace_id in workspaces {
-        let open: Vec<_> = claims
-            .iter()
-            .enumerate()
-            .filter(|(at, claim)| {
-                claim.workspace_id == workspace_id && given.get(*at).is_some_and(Option::is_none)
-            })
-            .map(|(at, claim)| (at, *claim))
-            .collect();
-        if open.is_empty() {
+        let open = |given: &[Option<Given>]| -> Vec<(usize, &Claim)> {
+            let open = claims.iter().enumerate().filter(|(at, claim)| {
+                claim.workspace_id == workspace_id
+                    && given.get(*at).is_some_and(Option::is_none)
+                    && first_like_it(claims, *at).is_none()
+            });
+            open.map(|(at, claim)| (at, *claim)).collect()
+        };
+        let all = open(&given);
+        if all.is_empty() {
             continue;
         }
-        for (at, task) in in_workspace(tx, workspace_id, &open).await? {
-            if let Some(place) = given.get_mut(at) {
-                *place = Some(task);
-            }
+        let (mut found, saw_all) = in_workspace(tx, workspace_id, &all).await?;
+        give(&mut given, found);
+        // Agents of others may have hidden the ones that a claim needs.
+        for claim in if saw_all || all.len() == 1 { Vec::new() } else { open(&given) } {
+            (found, _) = in_workspace(tx, workspace_id, &[claim]).await?;
+            give(&mut given, found);
+        }
+    }
+    for (at, claim) in claims.iter().enumerate() {
+        let first = first_like_it(claims, at).and_then(|first| given.get(first)?.clone());
+        let first = first.filter(|it| may_have(claim, &it.task));
+        if let (Some(first), Some(place @ None)) = (first, given.get_mut(at)) {
+            *place = Some(first);
         }
     }
     Ok(given)
+}
+
+fn give(given: &mut [Option<Given>], found: Vec<(usize, Given)>) {
+    for (at, task) in found {
+        if let Some(place) = given.get_mut(at) {
+            *place = Some(task);
+        }
+    }
+}
+
+/// An earlier claim of the batch that is this one, sent twice.
+fn first_like_it(claims: &[&Claim], at: usize) -> Option<usize> {
+    let claim = claims.get(at).filter(|claim| claim.request.is_some())?;
+    let same = |other: &&Claim| {
+        other.workspace_id == claim.workspace_id
+            && other.request == claim.request
+            && other.runtimes.iter().any(|runtime| claim.runtimes.contains(runtime))
+    };
+    claims.iter().take(at).position(same)
+}
+
+/// The task was given to one of the claim's runtimes.
+fn may_have(claim: &Claim, task: &TaskRecord) -> bool {
+    claim.runtimes.iter().any(|(id, _)| Some(id) == task.runtime_id.as_ref())
 }
 
 /// Claims whose answer was lost: the task they were given, if its lease is still theirs.
@@ -72,40 +110,50 @@ async fn repeated(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Given>>, 
     if requests.is_empty() {
         return Ok(given);
     }
+    if tx.conn.is_postgres() {
+        // The same claim may be on its way through another server at this moment. Always in one order.
+        let mut words = requests.clone();
+        words.sort_unstable();
+        words.dedup();
+        let sql = "SELECT count(pg_advisory_xact_lock($1::int, hashtext(word))) FROM unnest($2::text[]) AS word";
+        tx.conn.number(sql, args![REQUEST_LOCK, words]).await?;
+    }
     let any = tx.conn.any("t.lease_request", 1);
     let sql = format!(
-        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') AND {any}",
+        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') AND {any} ORDER BY t.rank, t.id",
         rows::COLUMNS,
         rows::FROM
     );
     for mut row in tx.conn.rows(&sql, args![requests]).await? {
         let task = rows::read(&mut row)?;
-        let claim = claims.iter().position(|claim| {
-            claim.workspace_id == task.workspace_id
+        let Some(lease_token) = plan::lease_token(&task, &tx.shared.keyring) else { continue };
+        for (place, claim) in given.iter_mut().zip(claims) {
+            if place.is_none()
+                && claim.workspace_id == task.workspace_id
                 && claim.request == task.lease_request
-                && claim.runtimes.iter().any(|(id, _)| Some(id) == task.runtime_id.as_ref())
-        });
-        if let (Some(place), Some(lease_token)) =
-            (claim.and_then(|at| given.get_mut(at)), lease_token(tx, &task))
-        {
-            *place = Some(Given { task, lease_token });
+                && may_have(claim, &task)
+            {
+                *place = Some(Given { task: task.clone(), lease_token: lease_token.clone() });
+            }
         }
     }
     Ok(given)
 }
 
+/// Tasks for the claims of one workspace; false when there were more agents than it looked at.
 async fn in_workspace(
     tx: &mut Tx,
     workspace_id: i64,
     claims: &[(usize, &Claim)],
-) -> Result<Vec<(usize, Given)>, StoreError> {
+) -> Result<(Vec<(usize, Given)>, bool), StoreError> {
     let mut agents = agents(&mut tx.conn, workspace_id, claims).await?;
+    let saw_all = agents.len() < AGENTS_MAX;
     if tx.conn.is_postgres() {
         lock(&mut tx.conn, &mut agents).await?;
     }
     agents.retain(|agent| agent.room > 0);
     if agents.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), saw_all));
     }
     let tasks = first_tasks(&mut tx.conn, &agents, claims.len()).await?;
     let policy = tx.shared.policy;
@@ -135,7 +183,7 @@ async fn in_workspace(
     }
     rows::save(&mut tx.conn, given.iter().map(|(_, given)| &given.task)).await?;
     saves.save(tx).await?;
-    Ok(given)
+    Ok((given, saw_all))
 }
 
 /// Agents with something to claim that one of the claims could run, the most urgent first.
@@ -208,22 +256,34 @@ async fn first_tasks(
     claims: usize,
 ) -> Result<Vec<TaskRecord>, DbError> {
     let claims = i64::try_from(claims).unwrap_or(i64::MAX);
-    let mut parts = Vec::new();
-    let mut args = Vec::new();
-    for agent in agents {
-        let (id, limit) = (args.len() + 1, args.len() + 2);
-        parts.push(format!(
-            "SELECT * FROM (SELECT q.id FROM tasks q WHERE q.agent_id = ${id} AND q.state = 'queued' \
-             AND q.parked = 0 ORDER BY q.rank, q.id LIMIT ${limit}) AS q{id}"
-        ));
-        args.extend(args![agent.id, agent.room.min(claims)]);
-    }
-    let lock = if conn.is_postgres() { "FOR NO KEY UPDATE OF t SKIP LOCKED" } else { "" };
+    let first = |agent: &str, limit: &str| {
+        format!(
+            "SELECT q.id FROM tasks q WHERE q.agent_id = {agent} AND q.state = 'queued' AND q.parked = 0 \
+             ORDER BY q.rank, q.id LIMIT {limit}"
+        )
+    };
+    let (ids, lock, args) = if conn.is_postgres() {
+        // One text whatever the number of agents, so that it is planned once.
+        let first = first("a.id", "a.room");
+        let ids = format!(
+            "SELECT q.id FROM unnest($1::bigint[], $2::bigint[]) AS a(id, room) CROSS JOIN LATERAL ({first}) AS q"
+        );
+        let (of, room): (Vec<i64>, Vec<i64>) =
+            agents.iter().map(|agent| (agent.id, agent.room.min(claims))).unzip();
+        (ids, "FOR NO KEY UPDATE OF t SKIP LOCKED", args![of, room])
+    } else {
+        let part = |at: usize| {
+            let first = first(&format!("${}", 2 * at + 1), &format!("${}", 2 * at + 2));
+            format!("SELECT * FROM ({first}) AS q{at}")
+        };
+        let parts: Vec<_> = (0..agents.len()).map(part).collect();
+        let args = agents.iter().flat_map(|agent| args![agent.id, agent.room.min(claims)]);
+        (parts.join(" UNION ALL "), "", args.collect())
+    };
     let sql = format!(
-        "SELECT {} FROM {} WHERE t.id IN ({}) AND t.state = 'queued' ORDER BY t.rank, t.id {lock}",
+        "SELECT {} FROM {} WHERE t.id IN ({ids}) AND t.state = 'queued' ORDER BY t.rank, t.id {lock}",
         rows::COLUMNS,
         rows::FROM,
-        parts.join(" UNION ALL ")
     );
     conn.rows(&sql, args).await?.iter_mut().map(rows::read).collect()
 }

@@ -332,17 +332,23 @@ impl Conn {
         columns: &[(&str, Kind)],
         rows: Vec<Vec<Value>>,
     ) -> Result<(), DbError> {
+        let set = |(at, (name, _)): (usize, &(&str, Kind))| format!("{name} = v.column{}", at + 1);
+        let sets: Vec<_> = columns.iter().enumerate().skip(1).map(set).collect();
+        self.update_with(table, columns, &sets.join(", "), rows).await
+    }
+
+    /// Does `sets`, in which `v.column2` is a row's second value, to many rows, each found by the first.
+    pub(crate) async fn update_with(
+        &mut self,
+        table: &str,
+        columns: &[(&str, Kind)],
+        sets: &str,
+        rows: Vec<Vec<Value>>,
+    ) -> Result<(), DbError> {
         if rows.is_empty() {
             return Ok(());
         }
         let key = columns.first().map_or("id", |(name, _)| name);
-        let sets: Vec<_> = columns
-            .iter()
-            .enumerate()
-            .skip(1)
-            .map(|(at, (name, _))| format!("{name} = v.column{}", at + 1))
-            .collect();
-        let sets = sets.join(", ");
         if self.is_postgres() {
             let names: Vec<_> = (1..=columns.len()).map(|at| format!("column{at}")).collect();
             let (arrays, args) = transpose(columns, rows);

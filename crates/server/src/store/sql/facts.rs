@@ -10,8 +10,8 @@ use super::db::{Conn, DbError, Row, args};
 use super::lane::Tx;
 use crate::store::{AgentFacts, Claimed, CommentFacts, Facts, SkillFacts};
 
-/// Comments of an issue that are read for a run; older ones are counted only.
-const COMMENTS_MAX: usize = 200;
+/// Comments of an issue that are read for a run, as many as a thread has at most; older ones are counted.
+const COMMENTS_MAX: usize = 40;
 
 /// Joins what was given with what its run needs to know.
 pub(super) async fn of(

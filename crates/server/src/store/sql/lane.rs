@@ -98,11 +98,13 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn start(shared: &Arc<Shared>) -> Self {
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        tracker: TaskTracker,
+        stop: tokio_util::sync::CancellationToken,
+    ) -> Self {
         let lanes =
             if matches!(shared.pools, super::Pools::Postgres(_)) { POSTGRES_LANES } else { 1 };
-        let tracker = TaskTracker::new();
-        let stop = tokio_util::sync::CancellationToken::new();
         let senders = (0..lanes)
             .map(|_| {
                 let (sender, jobs) = mpsc::channel(WAITING_MAX);

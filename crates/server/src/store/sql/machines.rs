@@ -155,14 +155,14 @@ pub(super) async fn find(
     if runtimes.is_empty() { Err(StoreError::NotFound) } else { Ok(runtimes) }
 }
 
-/// Signs of life of many machines at once. A row's instant never goes back.
+/// Signs of life of many machines at once. A row's instant never goes back, though the clock may.
 pub(super) async fn seen(tx: &mut Tx, mut seen: Vec<Seen>) -> Result<(), StoreError> {
     seen.sort_by(|a, b| (a.workspace_id, &a.daemon_id).cmp(&(b.workspace_id, &b.daemon_id)));
     if tx.conn.is_postgres() {
-        let sql = "UPDATE runtimes r SET last_seen = v.at, online = 1 \
+        let sql = "UPDATE runtimes r SET last_seen = GREATEST(r.last_seen, v.at), online = 1 \
                    FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS v(workspace_id, daemon_id, at) \
                    WHERE r.workspace_id = v.workspace_id AND r.daemon_id = v.daemon_id AND r.listed = 1 \
-                   AND r.last_seen < v.at";
+                   AND (r.last_seen < v.at OR r.online = 0)";
         let workspaces: Vec<i64> = seen.iter().map(|it| it.workspace_id).collect();
         let at: Vec<i64> = seen.iter().map(|it| it.at.as_micros()).collect();
         let daemons: Vec<String> = seen.into_iter().map(|it| it.daemon_id).collect();
@@ -171,11 +171,11 @@ pub(super) async fn seen(tx: &mut Tx, mut seen: Vec<Seen>) -> Result<(), StoreEr
     }
     let values: Vec<_> =
         seen.iter().map(|it| json!([it.workspace_id, it.daemon_id, it.at.as_micros()])).collect();
-    let sql = "UPDATE runtimes SET last_seen = v.at, online = 1 FROM (SELECT \
+    let sql = "UPDATE runtimes SET last_seen = max(last_seen, v.at), online = 1 FROM (SELECT \
                    json_extract(value, '$[0]') AS workspace_id, json_extract(value, '$[1]') AS daemon_id, \
                    json_extract(value, '$[2]') AS at FROM json_each($1)) AS v \
                    WHERE runtimes.workspace_id = v.workspace_id AND runtimes.daemon_id = v.daemon_id \
-                   AND runtimes.listed = 1 AND runtimes.last_seen < v.at";
+                   AND runtimes.listed = 1 AND (runtimes.last_seen < v.at OR runtimes.online = 0)";
     tx.conn.execute(sql, args![json!(values).to_string()]).await?;
     Ok(())
 }

@@ -9,10 +9,13 @@ mod batch;
 mod claim;
 pub(crate) mod counts;
 pub(crate) mod db;
+mod delivered;
+pub(crate) mod events;
 mod facts;
 pub(crate) mod lane;
 mod machines;
 mod migrate;
+mod notify;
 pub(crate) mod people;
 mod queue;
 pub(crate) mod retention;
@@ -30,6 +33,8 @@ use ostler_core::lease::Policy;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{PgPool, SqlitePool};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use self::db::Conn;
 use self::lane::{Lanes, Tx};
@@ -96,15 +101,21 @@ impl SqlStore {
     pub(crate) async fn open(opening: Opening<'_>) -> Result<Self, OpenError> {
         let pools = Pools::open(opening.url).await?;
         migrate::run(&pools, &opening.keyring).await?;
+        let tracker = TaskTracker::new();
+        let stop = CancellationToken::new();
+        let on_hints = match &pools {
+            Pools::Sqlite(_) => opening.on_hints,
+            Pools::Postgres(pool) => tell_others(pool, opening.on_hints, &tracker, &stop),
+        };
         let shared = Arc::new(Shared {
             pools,
             keyring: opening.keyring,
             policy: opening.policy,
             clock: opening.clock,
-            on_hints: opening.on_hints,
+            on_hints,
             metrics: Metrics::new(),
         });
-        let lanes = Lanes::start(&shared);
+        let lanes = Lanes::start(&shared, tracker, stop);
         Ok(Self { shared, lanes })
     }
 
@@ -143,6 +154,24 @@ impl SqlStore {
             Pools::Postgres(pool) => pool.close().await,
         }
     }
+}
+
+/// What this server commits is told to its own board, and to the other servers.
+fn tell_others(
+    pool: &PgPool,
+    own: OnHints,
+    tracker: &TaskTracker,
+    stop: &CancellationToken,
+) -> OnHints {
+    let others = notify::start(pool.clone(), Arc::clone(&own), tracker, stop.clone());
+    Arc::new(move |hints: Hints| {
+        if hints.is_empty() {
+            return;
+        }
+        own(hints.clone());
+        // A hint that does not fit is lost; the others look for themselves.
+        let _ = others.try_send(hints);
+    })
 }
 
 impl Shared {
@@ -276,6 +305,10 @@ impl LeaseStore for SqlStore {
         agent_id: i64,
     ) -> Result<String, StoreError> {
         self.write(move |tx| Box::pin(rows::queue(tx, workspace_id, issue_id, agent_id))).await
+    }
+
+    async fn tasks_unpark(&self) -> Result<u64, StoreError> {
+        self.write(|tx| Box::pin(sweep::unpark(tx))).await
     }
 
     async fn leases_sweep(&self, sweep: Sweep) -> Result<Swept, StoreError> {

@@ -4,9 +4,9 @@ use ostler_core::lease::{Call, Input, LeaseHash, step};
 use ostler_proto::lease::DecisionMade;
 
 use super::db::args;
-use super::{SqlStore, rows, sweep};
+use super::{SqlStore, rows};
 use crate::board::Offer;
-use crate::store::{StoreError, TaskRecord};
+use crate::store::{LeaseStore as _, StoreError, TaskRecord};
 
 /// Agents with work that a look finds; the rest is found when these are busy.
 const OFFERS_MAX: usize = 10_000;
@@ -19,7 +19,7 @@ impl SqlStore {
         let due = conn.row(due, args![self.now().as_micros()]).await?.is_some();
         if due {
             drop(conn);
-            self.write(|tx| Box::pin(sweep::unpark(tx))).await?;
+            self.tasks_unpark().await?;
             conn = self.reader().await?;
         }
         let sql = format!(

@@ -92,7 +92,7 @@ impl SqlStore {
     }
 
     /// The last event that may go: older than `before`, or with more than `events_max` after it.
-    pub(crate) async fn events_end(
+    pub(crate) async fn events_last_old(
         &self,
         before: i64,
         events_max: u64,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ostler_core::clock::Timestamp;
 use ostler_core::lease::{
-    Decided, Decision, End, Ended, Lease, Priority, State, Task, WaitingFor, Waits,
+    Decided, Decision, End, Ended, Lease, LeaseHash, Priority, State, Task, WaitingFor, Waits,
 };
 
 use super::db::{Conn, DbError, Kind, Row, Value, args};
@@ -128,7 +128,7 @@ fn read_lease(row: &mut Row) -> Result<Option<Lease>, DbError> {
     let (hash, expires_at, start_by) = (row.opt_text()?, row.opt_int()?, row.opt_int()?);
     let Some(hash) = hash else { return Ok(None) };
     Ok(Some(Lease {
-        hash: unhex(&hash).ok_or_else(|| corrupt("lease"))?,
+        hash: unhex(&hash).map(LeaseHash).ok_or_else(|| corrupt("lease"))?,
         expires_at: instant(expires_at).ok_or_else(|| corrupt("lease"))?,
         start_by: instant(start_by),
     }))
@@ -138,7 +138,7 @@ fn read_ended(row: &mut Row) -> Result<Option<Ended>, DbError> {
     let (hash, how, became) = (row.opt_text()?, row.opt_text()?, row.opt_text()?);
     let Some(hash) = hash else { return Ok(None) };
     Ok(Some(Ended {
-        hash: unhex(&hash).ok_or_else(|| corrupt("last lease"))?,
+        hash: unhex(&hash).map(LeaseHash).ok_or_else(|| corrupt("last lease"))?,
         end: how.as_deref().and_then(End::from_word).ok_or_else(|| corrupt("last lease"))?,
         became: became
             .as_deref()

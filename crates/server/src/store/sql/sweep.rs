@@ -29,14 +29,17 @@ pub(super) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> 
 }
 
 /// Tasks whose pause is over can be claimed. Any server does this, at any time.
-pub(crate) async fn unpark(tx: &mut Tx) -> Result<(), StoreError> {
-    let sql = "UPDATE tasks SET parked = 0 WHERE state = 'queued' AND parked = 1 AND not_before <= $1 \
+pub(super) async fn unpark(tx: &mut Tx) -> Result<u64, StoreError> {
+    // Over is over, also when the clock goes back.
+    let sql = "UPDATE tasks SET parked = 0, not_before = NULL WHERE state = 'queued' AND parked = 1 AND not_before <= $1 \
                RETURNING workspace_id, agent_id";
-    for mut row in tx.conn.rows(sql, args![tx.now.as_micros()]).await? {
+    let due = tx.conn.rows(sql, args![tx.now.as_micros()]).await?;
+    let count = due.len() as u64;
+    for mut row in due {
         let (workspace_id, agent_id) = (row.int()?, row.int()?);
         tx.hints.queued(workspace_id, agent_id);
     }
-    Ok(())
+    Ok(count)
 }
 
 async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {

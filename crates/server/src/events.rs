@@ -1,0 +1,138 @@
+//! `GET /api/v1/events`: what happens in a workspace, as server-sent events that can be resumed.
+//!
+//! Each event's id is a place in the order of commits. A client that comes back with `Last-Event-ID` gets
+//! everything after it; when that was pruned meanwhile it gets `reset` first, and must read anew what it shows.
+//! The first event of a stream is `ready` (or `reset`), so that even a client that saw nothing can come back.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+use crate::app::App;
+use crate::auth::{Identity, TokenKind};
+use crate::http::{Fault, bearer, header_text, instant};
+use crate::store::sql::events::{Cursor, Event};
+
+/// Streams of one server at once; a further one is refused.
+pub(crate) const STREAMS_MAX: usize = 1_000;
+/// How long a stream looks away when nothing told it to look; also how often it judges its token again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How soon it looks after it was told: what comes meanwhile is read with it.
+const GATHER: Duration = Duration::from_millis(10);
+/// How often a stream without events shows that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+struct Stream {
+    app: Arc<App>,
+    identity: Arc<Identity>,
+    token: String,
+    told: watch::Receiver<u64>,
+    at: Cursor,
+    waiting: VecDeque<sse::Event>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// Opens a stream.
+pub(crate) async fn follow(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    match open(app, &headers).await {
+        Ok(stream) => {
+            let events = futures_util::stream::unfold(stream, next);
+            Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+        }
+        Err(fault) => fault.into_response(),
+    }
+}
+
+async fn open(app: Arc<App>, headers: &HeaderMap) -> Result<Stream, Fault> {
+    let token = bearer(headers).unwrap_or_default().to_owned();
+    let identity = app.tokens.identify(&app.store, Some(&token), TokenKind::Api).await?;
+    let identity = identity.ok_or_else(Fault::unauthorized)?;
+    if !identity.may("read") {
+        let message = "This token may not read.";
+        return Err(Fault::new(StatusCode::FORBIDDEN, message).code("forbidden"));
+    }
+    let place = Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
+        let message = "Too many streams are open on this server.";
+        let mut fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy");
+        fault.body.retry_after = Some(5);
+        fault
+    })?;
+    // Before the look: what is committed after it tells the stream to look again.
+    let told = app.board.follow_events();
+    let (at, first) = begin(&app, identity.workspace_id, headers).await?;
+    Ok(Stream { app, identity, token, told, at, waiting: VecDeque::from([first]), _place: place })
+}
+
+/// Where the stream begins, and the event that says so.
+async fn begin(
+    app: &App,
+    workspace_id: i64,
+    headers: &HeaderMap,
+) -> Result<(Cursor, sse::Event), Fault> {
+    let event =
+        |kind: &str, at: Cursor| sse::Event::default().event(kind).id(at.to_string()).data("{}");
+    let Some(last) = header_text(headers, "last-event-id").filter(|it| !it.is_empty()) else {
+        let at = app.store.events_end(workspace_id).await?;
+        return Ok((at, event("ready", at)));
+    };
+    let Some(at) = Cursor::parse(last) else {
+        return Err(Fault::field("Last-Event-ID", "is none of this server's"));
+    };
+    if app.store.event_is_kept(workspace_id, at).await? {
+        return Ok((at, event("ready", at)));
+    }
+    let end = app.store.events_end(workspace_id).await?;
+    Ok((end, event("reset", end)))
+}
+
+async fn next(mut stream: Stream) -> Option<(Result<sse::Event, Infallible>, Stream)> {
+    loop {
+        if let Some(event) = stream.waiting.pop_front() {
+            return Some((Ok(event), stream));
+        }
+        stream.told.borrow_and_update();
+        let app = &stream.app;
+        let identity = app.tokens.identify(&app.store, Some(&stream.token), TokenKind::Api).await;
+        // A token that was revoked, or a database that is gone: the client comes back, and is told why.
+        if !matches!(identity, Ok(Some(_))) {
+            return None;
+        }
+        let events = app.store.events_after(stream.identity.workspace_id, stream.at).await.ok()?;
+        for event in events {
+            stream.at = event.at;
+            stream.waiting.push_back(shown(event, &stream.identity.workspace_prefix));
+        }
+        if !stream.waiting.is_empty() {
+            continue;
+        }
+        tokio::select! {
+            biased;
+            () = app.stopping.cancelled() => return None,
+            changed = stream.told.changed() => {
+                changed.ok()?;
+                tokio::time::sleep(GATHER).await;
+            }
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// As people know it: issues by their identifier.
+fn shown(event: Event, prefix: &str) -> sse::Event {
+    let mut data: Value = serde_json::from_str(&event.data).unwrap_or_else(|_| json!({}));
+    if let Some(data) = data.as_object_mut() {
+        if let Some(number) = data.remove("issue_number") {
+            data.insert("issue".to_owned(), json!(format!("{prefix}-{number}")));
+        }
+        data.insert("at".to_owned(), json!(instant(event.when)));
+    }
+    sse::Event::default().event(event.kind).id(event.at.to_string()).data(data.to_string())
+}
