@@ -19,7 +19,7 @@ use crate::serve::{self, TlsError};
 use crate::settings::Settings;
 use crate::store::sql::{Clock, OpenError, Opening, SqlStore};
 use crate::store::{LeaseStore as _, StoreError, Sweep};
-use crate::{events, health, machine, observe, retention};
+use crate::{events, health, machine, observe, people, retention};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +105,7 @@ impl Server {
             .route("/api/v1/events", axum::routing::get(events::follow))
             .with_state(Arc::clone(&app));
         let router = machine::router(Arc::clone(&app))
+            .merge(people::router(Arc::clone(&app)))
             .merge(streams)
             .merge(health::router(Arc::clone(&app)));
         let router = observe::observed(router, Arc::clone(&app));

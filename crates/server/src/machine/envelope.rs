@@ -8,12 +8,12 @@ use ostler_proto::lease::{
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::harness::{self, HarnessFacts};
 use crate::http::instant;
 use crate::store::{ACTOR_PROVIDER, AgentFacts, Claimed, Facts, SkillFacts};
-use crate::text;
+
 use crate::thread::{self, ThreadBounds};
 use crate::version::Capabilities;
+use crate::{harness, text};
 
 /// Builds it. Nothing here can fail the claim: the task is given already.
 pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Claimed) -> Envelope {
@@ -36,7 +36,7 @@ pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Cla
         agent,
         workspace,
         issue: issue(capabilities, identifier, facts),
-        harness: harness::sentences(HarnessFacts { has_checkout, has_lent_token: false }),
+        harness: harness::sentences(harness::HarnessFacts { has_checkout, has_lent_token: false }),
         skills,
         context: Map::new(),
     }
