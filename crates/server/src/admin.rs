@@ -4,12 +4,16 @@ use crate::auth::TokenKind;
 use crate::secrets::Keyring;
 use crate::server::system_clock;
 use crate::store::StoreError;
+use crate::store::sql::db::args;
 use crate::store::sql::people::{agents, issues, tokens, workspaces};
 use crate::store::sql::transfer::{self, Moved, TransferError};
 use crate::store::sql::{OpenError, Opening, SqlStore};
 
 /// Days that a token of `init` lives.
 const TOKEN_DAYS: u32 = 365;
+/// What servers on one PostgreSQL agree on, so that one of them makes the first workspace: "ostfirst" as a
+/// number.
+const FIRST_START_LOCK: i64 = 0x6f73_7466_6972_7374;
 
 /// An open database.
 pub struct Admin {
@@ -25,6 +29,19 @@ pub struct Initialised {
     pub api_token: String,
     /// A token for machines.
     pub daemon_token: String,
+}
+
+/// What the first start of a server made.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FirstStart {
+    /// The workspace's slug.
+    pub workspace: String,
+    /// The administrator.
+    pub email: String,
+    /// The administrator's token, which is known only now.
+    pub token: String,
+    /// Days that it lives.
+    pub days: u32,
 }
 
 impl Admin {
@@ -67,6 +84,43 @@ impl Admin {
                     let api_token = tokens::create(tx, new(TokenKind::Api, &all)).await?;
                     let daemon_token = tokens::create(tx, new(TokenKind::Daemon, &[])).await?;
                     Ok(Initialised { workspace: slug, api_token, daemon_token })
+                })
+            })
+            .await
+    }
+
+    /// Makes a workspace and an administrator with a token where there is no workspace at all. Of several
+    /// servers that start at once one does.
+    pub async fn first_start(
+        &self,
+        slug: &str,
+        email: &str,
+    ) -> Result<Option<FirstStart>, StoreError> {
+        let (slug, email) = (slug.to_owned(), email.to_owned());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if tx.conn.is_postgres() {
+                        let lock = "SELECT 1 FROM pg_advisory_xact_lock($1)";
+                        tx.conn.rows(lock, args![FIRST_START_LOCK]).await?;
+                    }
+                    let any = "SELECT 1 FROM workspaces LIMIT 1";
+                    if tx.conn.row(any, args![]).await?.is_some() {
+                        return Ok(None);
+                    }
+                    let workspace_id = workspaces::ensure(tx, &slug, &slug).await?;
+                    let user_id =
+                        workspaces::ensure_member(tx, workspace_id, &email, "admin").await?;
+                    let new = tokens::NewToken {
+                        workspace_id,
+                        user_id,
+                        kind: TokenKind::Api,
+                        name: "first start".to_owned(),
+                        abilities: ["read", "write", "admin"].map(str::to_owned).to_vec(),
+                        days: Some(TOKEN_DAYS),
+                    };
+                    let token = tokens::create(tx, new).await?;
+                    Ok(Some(FirstStart { workspace: slug, email, token, days: TOKEN_DAYS }))
                 })
             })
             .await
@@ -122,12 +176,18 @@ impl Admin {
         transfer::export(&self.store, out).await
     }
 
-    /// Fills an empty database from an [export](Self::export), in one transaction.
+    /// Fills an empty database from an [export](Self::export), in one transaction. What is no export, or needs
+    /// another key, is refused before the database is opened, or made.
     pub async fn import(
-        &self,
+        database: &str,
+        keyring: Keyring,
         input: &mut (dyn std::io::BufRead + Send),
     ) -> Result<Moved, TransferError> {
-        transfer::import(&self.store, input).await
+        let input = transfer::check_head(input, &keyring)?;
+        let admin = Self::open(database, keyring).await?;
+        let moved = transfer::import(&admin.store, input).await;
+        admin.close().await;
+        moved
     }
 
     /// Closes the database.

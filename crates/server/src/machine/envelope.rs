@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::lend;
 use crate::app::App;
+use crate::harness::{self, HarnessFacts};
 use crate::http::instant;
 use crate::store::{ACTOR_PROVIDER, AgentFacts, Claimed, Facts, SkillFacts};
 use crate::text;

@@ -15,7 +15,7 @@ use super::db::{Conn, DbError, Kind, args};
 use super::migrate;
 
 pub(crate) use export::export;
-pub(crate) use import::import;
+pub(crate) use import::{check_head, import};
 
 /// The format's version.
 const FORMAT: u32 = 1;
@@ -32,6 +32,9 @@ pub enum TransferError {
     /// The database.
     #[error("the database refused")]
     Database(#[from] sqlx::Error),
+    /// The database cannot be opened.
+    #[error("the database cannot be used")]
+    Open(#[from] super::OpenError),
     /// The file.
     #[error("cannot {doing} the export")]
     Io {

@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 use super::{
     Column, ColumnKind, End, FORMAT, Head, META, META_KEY, Moved, Table, TableHead, TransferError,
 };
+use crate::secrets::Keyring;
 use crate::store::sql::db::{Conn, DbError, Kind, Value, args};
 use crate::store::sql::{SqlStore, migrate};
 
@@ -21,12 +22,7 @@ const ROWS_MAX: usize = 500;
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// Reads all of it.
-pub(crate) async fn import(
-    store: &SqlStore,
-    input: &mut (dyn BufRead + Send),
-) -> Result<Moved, TransferError> {
-    let mut lines = Lines { input, number: 0, text: Vec::new() };
-    check_head(&mut lines, store.shared().keyring.fingerprint())?;
+pub(crate) async fn import(store: &SqlStore, mut lines: Lines<'_>) -> Result<Moved, TransferError> {
     let mut conn = store.shared().connect_raw().await?;
     conn.begin().await?;
     let done = match fill(&mut conn, &mut lines).await {
@@ -43,7 +39,8 @@ pub(crate) async fn import(
     done
 }
 
-struct Lines<'i> {
+/// An export, behind its first line.
+pub(crate) struct Lines<'i> {
     input: &'i mut (dyn BufRead + Send),
     number: u64,
     text: Vec<u8>,
@@ -84,7 +81,12 @@ impl Lines<'_> {
     }
 }
 
-fn check_head(lines: &mut Lines<'_>, key: &str) -> Result<(), TransferError> {
+/// Reads the first line: an export of ours, with tables and a secret key as here.
+pub(crate) fn check_head<'i>(
+    input: &'i mut (dyn BufRead + Send),
+    keyring: &Keyring,
+) -> Result<Lines<'i>, TransferError> {
+    let mut lines = Lines { input, number: 0, text: Vec::new() };
     let (head, _) = lines.next()?.ok_or(TransferError::NotAnExport)?;
     let head: Head = serde_json::from_value(head).map_err(|_| TransferError::NotAnExport)?;
     if head.ostler_server_export != FORMAT {
@@ -94,10 +96,10 @@ fn check_head(lines: &mut Lines<'_>, key: &str) -> Result<(), TransferError> {
     if found != known {
         return Err(TransferError::Version { found, known });
     }
-    if head.key_fingerprint != key {
+    if head.key_fingerprint != keyring.fingerprint() {
         return Err(TransferError::OtherKey);
     }
-    Ok(())
+    Ok(lines)
 }
 
 async fn fill(conn: &mut Conn, lines: &mut Lines<'_>) -> Result<Moved, TransferError> {
