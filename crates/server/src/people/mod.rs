@@ -1,1 +1,188 @@
-//! The people side.
+//! The people's endpoints, `/api/v1/…`: one table, and one way in for all of them.
+//!
+//! Every request passes the same checks in the same order: credentials, rate, ability, body; then existence and
+//! what the call asks for. The table also says which schema a body has (`schemas.json`): fields that it does
+//! not name are refused, except on the endpoints that clients of others use, whose schemas are open. The
+//! document at `/openapi.json` is made from the same table and the same schemas.
+
+mod agents;
+mod attachments;
+mod call;
+mod comments;
+mod form;
+mod issues;
+mod members;
+pub(crate) mod openapi;
+mod projects;
+mod runtimes;
+mod skills;
+mod table;
+mod tasks;
+mod time;
+mod tokens;
+mod usage;
+mod workspace;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{ConnectInfo, RawPathParams, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use axum::routing::{MethodFilter, MethodRouter, any, get};
+use ostler_proto::lease::BODY_BYTES_MAX;
+use serde_json::Value;
+
+use crate::app::App;
+use crate::auth::{Identity, TokenKind};
+use crate::http::{Fault, bearer, read_json};
+use crate::machine::{limits, too_many};
+use crate::rate::Bucket;
+use call::{Call, Sent};
+pub use table::{Ability, Answer, ENDPOINTS, Endpoint, FILE, Shape};
+
+/// The router of these endpoints, and of the document that describes them.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let mut paths: Vec<&'static str> = ENDPOINTS.iter().map(|endpoint| endpoint.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let mut router = Router::new();
+    for path in paths {
+        let rows: Vec<_> = ENDPOINTS.iter().filter(|endpoint| endpoint.path == path).collect();
+        let mut methods = MethodRouter::new();
+        for endpoint in &rows {
+            let endpoint: &'static Endpoint = endpoint;
+            let handler = move |State(app): State<Arc<App>>,
+                                params: Result<RawPathParams, _>,
+                                request: Request| {
+                handle(app, endpoint, path_params(params), request)
+            };
+            methods = methods.on(filter(endpoint.method), handler);
+        }
+        let allowed = rows.iter().map(|endpoint| endpoint.method).collect::<Vec<_>>().join(", ");
+        router = router.route(path, methods.fallback(move || refuse(allowed.clone())));
+    }
+    let unknown = || async { Fault::not_found().into_response() };
+    let document = || async { openapi::answer() };
+    router
+        .route("/api/v1/{*rest}", any(unknown))
+        .route("/openapi.json", get(document))
+        .with_state(app)
+}
+
+fn filter(method: &str) -> MethodFilter {
+    match method {
+        "POST" => MethodFilter::POST,
+        "PATCH" => MethodFilter::PATCH,
+        "PUT" => MethodFilter::PUT,
+        "DELETE" => MethodFilter::DELETE,
+        _ => MethodFilter::GET,
+    }
+}
+
+async fn refuse(allowed: String) -> Response {
+    let message = format!("This takes {allowed} only.");
+    let fault = Fault::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed");
+    let mut response = fault.into_response();
+    if let Ok(allowed) = HeaderValue::from_str(&allowed) {
+        response.headers_mut().insert(header::ALLOW, allowed);
+    }
+    response
+}
+
+/// `None` when the path is not text.
+fn path_params(
+    params: Result<RawPathParams, axum::extract::rejection::RawPathParamsRejection>,
+) -> Option<Vec<(String, String)>> {
+    let params = params.ok()?;
+    Some(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+async fn handle(
+    app: Arc<App>,
+    endpoint: &'static Endpoint,
+    params: Option<Vec<(String, String)>>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    let identity = match identify(&app, bearer(&parts.headers), address).await {
+        Ok(identity) => identity,
+        Err(fault) => return fault.into_response(),
+    };
+    let standing = app.rates.count(Bucket::Api, identity.token_id);
+    let answer = match standing.refused {
+        Some(seconds) => Err(too_many(seconds)),
+        None => run(app, endpoint, identity, (params, address), parts, body).await,
+    };
+    let mut response = answer.unwrap_or_else(Fault::into_response);
+    limits(&mut response, standing);
+    response
+}
+
+async fn identify(
+    app: &App,
+    token: Option<&str>,
+    address: Option<IpAddr>,
+) -> Result<Arc<Identity>, Fault> {
+    if let Some(seconds) = address.and_then(|address| app.rates.guesses(address).refused) {
+        return Err(too_many(seconds));
+    }
+    match app.tokens.identify(&app.store, token, TokenKind::Api).await? {
+        Some(identity) => Ok(identity),
+        None => {
+            if let Some(address) = address {
+                app.rates.guessed(address);
+            }
+            Err(Fault::unauthorized())
+        }
+    }
+}
+
+/// The token may not do this.
+fn forbidden(message: impl Into<String>) -> Fault {
+    Fault::new(StatusCode::FORBIDDEN, message).code("forbidden")
+}
+
+async fn run(
+    app: Arc<App>,
+    endpoint: &'static Endpoint,
+    identity: Arc<Identity>,
+    (params, address): (Option<Vec<(String, String)>>, Option<IpAddr>),
+    parts: axum::http::request::Parts,
+    body: Body,
+) -> Result<Response, Fault> {
+    let ability = endpoint.ability.word();
+    if !identity.may(ability) {
+        return Err(forbidden(format!("This needs a token with the ability `{ability}`.")));
+    }
+    let params = params.ok_or_else(Fault::not_found)?;
+    let sent = match endpoint.body {
+        None => Sent::Nothing,
+        Some(table::FILE) => Sent::Raw(Mutex::new(body)),
+        Some(schema) => {
+            let value = read_json(&parts.headers, body, BODY_BYTES_MAX, None).await?;
+            known_fields(schema, &value)?;
+            Sent::Json(value)
+        }
+    };
+    let call =
+        Call { app, identity, params, address, uri: parts.uri, headers: parts.headers, sent };
+    (endpoint.run)(call).await
+}
+
+/// Refuses fields that a closed schema does not name.
+fn known_fields(schema: &str, value: &Value) -> Result<(), Fault> {
+    let Some(known) = openapi::closed_fields(schema) else { return Ok(()) };
+    let mut faults = ostler_proto::lease::Faults::default();
+    for name in value.as_object().into_iter().flat_map(|object| object.keys()) {
+        if !known.iter().any(|known| known == name) {
+            // The name is the sender's: it is cut and shown as data only.
+            let name: String = name.chars().filter(|it| !it.is_control()).take(64).collect();
+            faults.add(name, "is not a field of this request");
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.into()) }
+}

@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use ostler_core::lease::Input;
+
 use super::db::{DbError, Kind, args};
 use super::delivered::{self, Delivered};
 use super::lane::{Hot, Tx};
 use super::{claim, facts, rows};
 use crate::store::plan::{self, Change, NewLease};
 use crate::store::{
-    Claimed, Completion, Line, SessionReport, Stepped, StoreError, TaskCall, TaskRecord, What, hex,
+    Claimed, Line, SessionReport, Stepped, StoreError, TaskCall, TaskRecord, What, hex,
 };
 
 /// What a request is told when the batch is durable.
@@ -97,7 +99,35 @@ pub(super) async fn calls_run(
             stepped.accepted += accepted;
         }
     }
+    hint_decided(tx, calls, &outcomes, &records).await?;
     Ok(outcomes)
+}
+
+/// Machines whose waiting runs a person decided about, or cancelled, learn it with their next answer.
+async fn hint_decided(
+    tx: &mut Tx,
+    calls: &[&TaskCall],
+    outcomes: &[Result<Stepped, StoreError>],
+    records: &HashMap<String, TaskRecord>,
+) -> Result<(), StoreError> {
+    let decided =
+        |call: &TaskCall| matches!(call.what, What::Input(Input::Decide(_) | Input::Cancel));
+    let runtimes: Vec<String> = calls
+        .iter()
+        .zip(outcomes)
+        .filter(|(call, outcome)| decided(call) && outcome.is_ok())
+        .filter_map(|(call, _)| records.get(&call.task_id)?.runtime_id.clone())
+        .collect();
+    if runtimes.is_empty() {
+        return Ok(());
+    }
+    let sql =
+        format!("SELECT workspace_id, daemon_id FROM runtimes WHERE {}", tx.conn.any("id", 1));
+    for mut row in tx.conn.rows(&sql, args![runtimes]).await? {
+        let workspace_id = row.int()?;
+        tx.hints.machine(workspace_id, &row.text()?);
+    }
+    Ok(())
 }
 
 /// One call on one task, which `records` holds; `at` is its place in the batch.
