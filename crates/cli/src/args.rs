@@ -1,5 +1,7 @@
 //! The command line: what can be asked, and the help that teaches it.
 
+pub(crate) mod server;
+
 use camino::Utf8PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -39,6 +41,8 @@ pub(crate) enum Command {
     Status(JsonFlag),
     /// Run the daemon in the foreground (`run` starts one by itself when none runs)
     Daemon(DaemonArgs),
+    /// Serve a team: issues, agents and machines over HTTP, and its administration
+    Server(Box<server::ServerArgs>),
     /// Check or export the journal; the daemon may run or be stopped
     #[command(subcommand)]
     Journal(JournalCommand),

@@ -51,3 +51,21 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
     runtime.shutdown_background();
     result
 }
+
+/// The same on a thread for each core: a server has many clients.
+pub(crate) fn block_on_cores<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores)
+        .enable_all()
+        .thread_keep_alive(THREADS_KEPT)
+        .build()
+        .map_err(|error| {
+            Failure::new(Code::Failed, "the runtime could not be started").because(error)
+        })?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    result
+}

@@ -9,8 +9,10 @@ mod commands;
 mod context;
 mod daemon_client;
 mod error;
+mod logging;
 mod offline;
 mod output;
+mod signals;
 
 use std::process::ExitCode;
 

@@ -8,4 +8,5 @@ pub mod clock;
 pub mod id;
 pub mod lease;
 pub mod outcome;
+pub mod suggest;
 pub mod task;

@@ -19,7 +19,6 @@
 
 mod error;
 mod section;
-mod suggest;
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -27,6 +26,7 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use ostler_core::suggest;
 use serde::Deserialize;
 
 use crate::paths::Paths;

@@ -4,11 +4,16 @@ use crate::auth::TokenKind;
 use crate::secrets::Keyring;
 use crate::server::system_clock;
 use crate::store::StoreError;
+use crate::store::sql::db::args;
 use crate::store::sql::people::{agents, issues, tokens, workspaces};
+use crate::store::sql::transfer::{self, Moved, TransferError};
 use crate::store::sql::{OpenError, Opening, SqlStore};
 
 /// Days that a token of `init` lives.
 const TOKEN_DAYS: u32 = 365;
+/// What servers on one PostgreSQL agree on, so that one of them makes the first workspace: "ostfirst" as a
+/// number.
+const FIRST_START_LOCK: i64 = 0x6f73_7466_6972_7374;
 
 /// An open database.
 pub struct Admin {
@@ -26,6 +31,19 @@ pub struct Initialised {
     pub daemon_token: String,
 }
 
+/// What the first start of a server made.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FirstStart {
+    /// The workspace's slug.
+    pub workspace: String,
+    /// The administrator.
+    pub email: String,
+    /// The administrator's token, which is known only now.
+    pub token: String,
+    /// Days that it lives.
+    pub days: u32,
+}
+
 impl Admin {
     /// Opens the database, makes it if it is a file that is not there.
     pub async fn open(database: &str, keyring: Keyring) -> Result<Self, OpenError> {
@@ -38,6 +56,11 @@ impl Admin {
             on_hints: std::sync::Arc::new(|_| {}),
         };
         Ok(Self { store: SqlStore::open(opening).await? })
+    }
+
+    /// With a store that is open.
+    pub(crate) fn of(store: SqlStore) -> Self {
+        Self { store }
     }
 
     /// Makes workspace and administrator if they are not there, and fresh tokens.
@@ -61,6 +84,43 @@ impl Admin {
                     let api_token = tokens::create(tx, new(TokenKind::Api, &all)).await?;
                     let daemon_token = tokens::create(tx, new(TokenKind::Daemon, &[])).await?;
                     Ok(Initialised { workspace: slug, api_token, daemon_token })
+                })
+            })
+            .await
+    }
+
+    /// Makes a workspace and an administrator with a token where there is no workspace at all. Of several
+    /// servers that start at once one does.
+    pub async fn first_start(
+        &self,
+        slug: &str,
+        email: &str,
+    ) -> Result<Option<FirstStart>, StoreError> {
+        let (slug, email) = (slug.to_owned(), email.to_owned());
+        self.store
+            .write(move |tx| {
+                Box::pin(async move {
+                    if tx.conn.is_postgres() {
+                        let lock = "SELECT 1 FROM pg_advisory_xact_lock($1)";
+                        tx.conn.rows(lock, args![FIRST_START_LOCK]).await?;
+                    }
+                    let any = "SELECT 1 FROM workspaces LIMIT 1";
+                    if tx.conn.row(any, args![]).await?.is_some() {
+                        return Ok(None);
+                    }
+                    let workspace_id = workspaces::ensure(tx, &slug, &slug).await?;
+                    let user_id =
+                        workspaces::ensure_member(tx, workspace_id, &email, "admin").await?;
+                    let new = tokens::NewToken {
+                        workspace_id,
+                        user_id,
+                        kind: TokenKind::Api,
+                        name: "first start".to_owned(),
+                        abilities: ["read", "write", "admin"].map(str::to_owned).to_vec(),
+                        days: Some(TOKEN_DAYS),
+                    };
+                    let token = tokens::create(tx, new).await?;
+                    Ok(Some(FirstStart { workspace: slug, email, token, days: TOKEN_DAYS }))
                 })
             })
             .await
@@ -106,6 +166,28 @@ impl Admin {
                 })
             })
             .await
+    }
+
+    /// Writes all of it as lines of JSON: one state, while servers go on.
+    pub async fn export(
+        &self,
+        out: &mut (dyn std::io::Write + Send),
+    ) -> Result<Moved, TransferError> {
+        transfer::export(&self.store, out).await
+    }
+
+    /// Fills an empty database from an [export](Self::export), in one transaction. What is no export, or needs
+    /// another key, is refused before the database is opened, or made.
+    pub async fn import(
+        database: &str,
+        keyring: Keyring,
+        input: &mut (dyn std::io::BufRead + Send),
+    ) -> Result<Moved, TransferError> {
+        let input = transfer::check_head(input, &keyring)?;
+        let admin = Self::open(database, keyring).await?;
+        let moved = transfer::import(&admin.store, input).await;
+        admin.close().await;
+        moved
     }
 
     /// Closes the database.

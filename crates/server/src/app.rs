@@ -31,6 +31,7 @@ pub(crate) struct App {
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) rates: Rates,
     pub(crate) machines: Arc<Machines>,
+    pub(crate) github: crate::machine::lend::Apps,
     /// Places for event streams.
     pub(crate) streams: Arc<tokio::sync::Semaphore>,
     /// Waiting claims and streams end when the server stops.

@@ -9,6 +9,11 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+
+use crate::metrics::{ByBucket, Word};
+
 /// How long a window lasts.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Windows that are kept; when there are more, those that are over are dropped.
@@ -98,28 +103,36 @@ pub(crate) struct Rates {
     limits: Limits,
     known: Counts<(Bucket, i64)>,
     unknown: Counts<IpAddr>,
+    refused: Family<ByBucket, Counter>,
 }
 
 impl Rates {
-    pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, known: Counts::new(), unknown: Counts::new() }
+    pub(crate) fn new(limits: Limits, refused: Family<ByBucket, Counter>) -> Self {
+        Self { limits, known: Counts::new(), unknown: Counts::new(), refused }
+    }
+
+    fn note(&self, standing: Standing, bucket: &'static str) -> Standing {
+        if standing.refused.is_some() {
+            self.refused.get_or_create(&ByBucket { bucket: Word(bucket) }).inc();
+        }
+        standing
     }
 
     /// Counts a request of a token.
     pub(crate) fn count(&self, bucket: Bucket, token_id: i64) -> Standing {
-        let limit = match bucket {
-            Bucket::Register => self.limits.register,
-            Bucket::Heartbeat => self.limits.heartbeat,
-            Bucket::Claim => self.limits.claim,
-            Bucket::Tasks => self.limits.tasks,
-            Bucket::Api => self.limits.api,
+        let (limit, word) = match bucket {
+            Bucket::Register => (self.limits.register, "register"),
+            Bucket::Heartbeat => (self.limits.heartbeat, "heartbeat"),
+            Bucket::Claim => (self.limits.claim, "claim"),
+            Bucket::Tasks => (self.limits.tasks, "tasks"),
+            Bucket::Api => (self.limits.api, "api"),
         };
-        self.known.count((bucket, token_id), limit, true)
+        self.note(self.known.count((bucket, token_id), limit, true), word)
     }
 
     /// Whether an address has guessed too often; asked before its token is looked at.
     pub(crate) fn guesses(&self, address: IpAddr) -> Standing {
-        self.unknown.count(prefix(address), self.limits.unknown, false)
+        self.note(self.unknown.count(prefix(address), self.limits.unknown, false), "unknown")
     }
 
     /// Counts a token that was not accepted.

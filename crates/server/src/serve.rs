@@ -1,4 +1,5 @@
-//! The listener: connections in, requests to the router, an end that finishes what is on its way.
+//! The listeners: connections in, in clear or with TLS, requests to a router, an end that finishes what is on
+//! its way.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,28 +7,92 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use camino::{Utf8Path, Utf8PathBuf};
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// Connections at once; a further one waits until another ends.
 const CONNECTIONS_MAX: usize = 30_000;
 /// How long the head of a request may take.
 const HEAD_WAIT_MAX: Duration = Duration::from_secs(15);
+/// How long the two sides may take to agree on TLS.
+const HANDSHAKE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long requests that are on their way may take when the server stops.
 const DRAIN_MAX: Duration = Duration::from_secs(8);
 /// How long the listener pauses when it may open no more files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Why there is no TLS. Nothing of a key is shown.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file that cannot be read, or holds no PEM.
+    #[error("cannot read {what} from {file}")]
+    Read {
+        /// A certificate or a key.
+        what: &'static str,
+        /// Which file.
+        file: Utf8PathBuf,
+        /// Why.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// A file without a certificate.
+    #[error("there is no certificate in {file}")]
+    NoCertificate {
+        /// Which file.
+        file: Utf8PathBuf,
+    },
+    /// They do not go together.
+    #[error("certificate and key cannot be used")]
+    Unusable(#[from] rustls::Error),
+}
+
+/// From PEM files: the certificate with its chain, and its key.
+pub(crate) fn tls(cert: &Utf8Path, key: &Utf8Path) -> Result<TlsAcceptor, TlsError> {
+    let read = |what, file: &Utf8Path| {
+        let file = file.to_owned();
+        move |source| TlsError::Read { what, file, source }
+    };
+    let chain = CertificateDer::pem_file_iter(cert).map_err(read("a certificate", cert))?;
+    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(read("a certificate", cert))?;
+    if chain.is_empty() {
+        return Err(TlsError::NoCertificate { file: cert.to_owned() });
+    }
+    let key = PrivateKeyDer::from_pem_file(key).map_err(read("a key", key))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
 /// Serves until `stop`; then finishes what is on its way.
-pub(crate) async fn run(listener: TcpListener, router: Router, stop: CancellationToken) {
+pub(crate) async fn run(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    stop: CancellationToken,
+) {
     let graceful = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let place = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            place = Arc::clone(&places).acquire_owned() => place,
+        };
+        let Ok(place) = place else { break };
         let accepted = tokio::select! {
             biased;
             () = stop.cancelled() => break,
@@ -43,15 +108,21 @@ pub(crate) async fn run(listener: TcpListener, router: Router, stop: Cancellatio
         };
         // An answer is one write; waiting for more to send would only delay it. It works without, too.
         let _ = stream.set_nodelay(true);
-        let router = with_address(router.clone(), address);
-        let connection = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_WAIT_MAX)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-        let connection = graceful.watch(connection);
+        let (router, tls, watcher) = (router.clone(), tls.clone(), graceful.watcher());
+        let stop = stop.clone();
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended");
+            match tls {
+                None => converse(stream, address, router, watcher).await,
+                Some(tls) => {
+                    let shaken = tokio::select! {
+                        biased;
+                        () = stop.cancelled() => None,
+                        shaken = shake_hands(&tls, stream) => shaken,
+                    };
+                    if let Some(stream) = shaken {
+                        converse(stream, address, router, watcher).await;
+                    }
+                }
             }
             drop(place);
         });
@@ -62,6 +133,40 @@ pub(crate) async fn run(listener: TcpListener, router: Router, stop: Cancellatio
     }
 }
 
-fn with_address(router: Router, address: SocketAddr) -> Router {
-    router.layer(axum::Extension(ConnectInfo(address)))
+async fn shake_hands(
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+    match tokio::time::timeout(HANDSHAKE_WAIT_MAX, tls.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a connection without TLS");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("a connection that did not finish its TLS handshake");
+            None
+        }
+    }
+}
+
+/// One connection, to its end.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    router: Router,
+    watcher: Watcher,
+) {
+    let service = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(ConnectInfo(address));
+        service.call(request)
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WAIT_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, "a connection ended");
+    }
 }

@@ -9,15 +9,17 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admin::Admin;
 use crate::app::{App, Machines, WRITE_SEEN_EVERY};
 use crate::auth::{self, Tokens};
 use crate::board::{Board, Hints, LOOK_EVERY};
 use crate::rate::Rates;
 use crate::secrets::Keyring;
+use crate::serve::{self, TlsError};
 use crate::settings::Settings;
 use crate::store::sql::{Clock, OpenError, Opening, SqlStore};
 use crate::store::{LeaseStore as _, StoreError, Sweep};
-use crate::{events, machine, people, serve};
+use crate::{events, health, machine, observe, people, retention};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -34,12 +36,16 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// Certificate or key cannot be used.
+    #[error("there is no TLS")]
+    Tls(#[from] TlsError),
 }
 
 /// A server that serves.
 pub struct Server {
     app: Arc<App>,
     address: SocketAddr,
+    metrics_address: Option<SocketAddr>,
     stop: CancellationToken,
     tracker: TaskTracker,
 }
@@ -56,6 +62,10 @@ impl Server {
         keyring: Keyring,
         clock: Clock,
     ) -> Result<Self, StartError> {
+        let tls = match &settings.tls {
+            Some((cert, key)) => Some(serve::tls(cert, key)?),
+            None => None,
+        };
         let board = Arc::new(Board::new());
         let tokens = Arc::new(Tokens::new());
         let machines = Arc::new(Machines::new());
@@ -72,13 +82,13 @@ impl Server {
             on_hints: Arc::new(hear),
         });
         let store = store.await?;
-        let address = settings.listen;
-        let listen =
-            async { TcpListener::bind(address).await.and_then(|it| Ok((it.local_addr()?, it))) };
-        let (address, listener) =
-            listen.await.map_err(|source| StartError::Listen { address, source })?;
+        let (address, listener) = listen(settings.listen).await?;
+        let metrics_listener = match settings.metrics_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
         let stopping = CancellationToken::new();
-        let rates = Rates::new(settings.limits);
+        let rates = Rates::new(settings.limits, store.shared().metrics.refused.clone());
         let app = Arc::new(App {
             settings,
             store,
@@ -86,6 +96,7 @@ impl Server {
             tokens,
             rates,
             machines,
+            github: machine::lend::Apps::new(),
             streams: Arc::new(tokio::sync::Semaphore::new(events::STREAMS_MAX)),
             stopping: stopping.clone(),
         });
@@ -96,22 +107,37 @@ impl Server {
             .with_state(Arc::clone(&app));
         let router = machine::router(Arc::clone(&app))
             .merge(people::router(Arc::clone(&app)))
-            .merge(streams);
-        let serving = {
-            let stopping = stopping.clone();
-            async move { serve::run(listener, router, stopping).await }
-        };
-        tracker.spawn(serving);
+            .merge(streams)
+            .merge(health::router(Arc::clone(&app)));
+        let router = observe::observed(router, Arc::clone(&app));
+        tracker.spawn(serve::run(listener, tls, router, stopping.clone()));
+        let mut metrics_address = None;
+        if let Some((address, listener)) = metrics_listener {
+            metrics_address = Some(address);
+            let router = health::metrics_router(Arc::clone(&app));
+            tracker.spawn(serve::run(listener, None, router, stopping.clone()));
+        }
         tracker.spawn(every(LOOK_EVERY, stop.clone(), Arc::clone(&app), Chore::Look));
         tracker.spawn(every(auth::ASK_EVERY, stop.clone(), Arc::clone(&app), Chore::Ask));
         tracker.spawn(every(WRITE_SEEN_EVERY, stop.clone(), Arc::clone(&app), Chore::Seen));
         tracker.spawn(sweep(stop.clone(), Arc::clone(&app)));
-        Ok(Self { app, address, stop, tracker })
+        tracker.spawn(retention::run(stop.clone(), Arc::clone(&app)));
+        Ok(Self { app, address, metrics_address, stop, tracker })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where its metrics are.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
+    /// Administration with the server's own connections.
+    pub fn admin(&self) -> Admin {
+        Admin::of(self.app.store.clone())
     }
 
     /// Finishes requests that are on their way, writes down what is known, and closes the database. Leases stay
@@ -126,6 +152,12 @@ impl Server {
         }
         self.app.store.close().await;
     }
+}
+
+async fn listen(address: SocketAddr) -> Result<(SocketAddr, TcpListener), StartError> {
+    let listen =
+        async { TcpListener::bind(address).await.and_then(|it| Ok((it.local_addr()?, it))) };
+    listen.await.map_err(|source| StartError::Listen { address, source })
 }
 
 /// A transaction was committed, here or on another server.
@@ -205,10 +237,14 @@ async fn sweep(stop: CancellationToken, app: Arc<App>) {
             take_leases: reachable_since.elapsed() >= app.settings.policy.lease,
         };
         match app.store.leases_sweep(sweep).await {
-            Ok(swept) if swept.leases + swept.runtimes > 0 => {
-                tracing::info!(leases = swept.leases, runtimes = swept.runtimes, "swept");
+            Ok(swept) => {
+                let metrics = &app.store.shared().metrics;
+                metrics.sweeps.inc();
+                metrics.leases_taken.inc_by(swept.leases);
+                if swept.leases + swept.runtimes > 0 {
+                    tracing::info!(leases = swept.leases, runtimes = swept.runtimes, "swept");
+                }
             }
-            Ok(_) => {}
             Err(error) => {
                 reachable_since = Instant::now();
                 tracing::warn!(%error, "cannot sweep");

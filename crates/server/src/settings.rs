@@ -10,7 +10,7 @@ use crate::rate::Limits;
 use crate::version::Minimums;
 
 /// How a server behaves. Everything has a default but where its database is.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Settings {
     /// Where it listens; port 0 picks one.
     pub listen: SocketAddr,
@@ -32,6 +32,36 @@ pub struct Settings {
     pub limits: Limits,
     /// The oldest clients that are served.
     pub minimums: Minimums,
+    /// What is kept of the past.
+    pub retention: Retention,
+}
+
+/// What is kept of the past, and for how long. Totals, usage and results stay for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Output of tasks that ended longer ago is removed.
+    pub messages_age: Duration,
+    /// Bytes of output that a workspace keeps of ended tasks; beyond it the oldest goes first.
+    pub messages_bytes_max: u64,
+    /// Events older than this are removed.
+    pub events_age: Duration,
+    /// Events kept, of all workspaces together.
+    pub events_max: u64,
+    /// How often it is looked.
+    pub every: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        Self {
+            messages_age: 90 * DAY,
+            messages_bytes_max: 20 << 30,
+            events_age: 30 * DAY,
+            events_max: 1_000_000,
+            every: Duration::from_secs(10 * 60),
+        }
+    }
 }
 
 impl Settings {
@@ -48,6 +78,20 @@ impl Settings {
             sweep_every: Duration::from_secs(30),
             limits: Limits::default(),
             minimums: Minimums::default(),
+            retention: Retention::default(),
         }
+    }
+}
+
+/// The database's URL may hold a password, so it is not shown.
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field("listen", &self.listen)
+            .field("proxies", &self.proxies)
+            .field("policy", &self.policy)
+            .field("limits", &self.limits)
+            .field("retention", &self.retention)
+            .finish_non_exhaustive()
     }
 }

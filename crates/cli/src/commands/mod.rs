@@ -6,6 +6,7 @@ mod journal;
 mod logs;
 mod replay;
 mod run;
+mod server;
 mod status;
 mod task;
 
@@ -27,6 +28,7 @@ pub(crate) fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Task(command) => task::perform(&Context::of_process()?, command),
         Command::Status(json) => status::perform(&Context::of_process()?, json),
         Command::Daemon(args) => daemon::perform(&Context::of_process()?, &args),
+        Command::Server(args) => server::perform(&Context::of_process()?, *args),
         Command::Journal(command) => journal::perform(&Context::of_process()?, command),
     }
 }

@@ -27,6 +27,7 @@ mod permissions;
 mod replayed;
 mod rig;
 mod run;
+mod server;
 mod stalled;
 mod storage;
 mod tasks;

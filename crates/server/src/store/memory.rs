@@ -220,7 +220,7 @@ impl Inner {
                 && task.lease_request == claim.request
                 && claim.runtimes.iter().any(|(id, _)| Some(id) == task.runtime_id.as_ref())
         };
-        self.tasks.values().find(same).cloned()
+        self.tasks.values().filter(same).min_by_key(|task| (task.rank, &task.id)).cloned()
     }
 
     /// The first task in the queue that one of the claim's runtimes may run now, and that runtime.

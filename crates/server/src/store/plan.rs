@@ -66,6 +66,8 @@ pub(crate) fn queued(
         created_at: now,
         started_at: None,
         ended_at: None,
+        line_bytes: 0,
+        pruned: false,
         machine: ostler_core::lease::Task::new(),
     }
 }
@@ -253,7 +255,7 @@ fn changed(record: &mut TaskRecord, is_start: bool, now: Timestamp) {
 
 /// Sorts lines into those that must be new and those that may be there; counts the former.
 fn keep_lines(
-    record: &TaskRecord,
+    record: &mut TaskRecord,
     lines: Vec<Line>,
     stored_before: u64,
     changes: &mut Vec<Change>,
@@ -273,6 +275,10 @@ fn keep_lines(
         changes.push(Change::OldLines(lines));
     }
     if !new.is_empty() {
+        let bytes = new.iter().map(Line::bytes).sum();
+        record.line_bytes = record.line_bytes.saturating_add(bytes);
+        // There is something to remove again, also of a task that a person has retried.
+        record.pruned = false;
         changes.push(Change::NewLines(new));
         let data = json!({
             "task_id": record.id,

@@ -139,6 +139,10 @@ pub struct TaskRecord {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
+    /// Bytes of the output that is kept.
+    pub line_bytes: u64,
+    /// Its output was removed by age or size.
+    pub pruned: bool,
     /// Where it is.
     pub machine: Task,
 }
@@ -154,6 +158,8 @@ pub struct Facts {
     pub workspace_context: String,
     /// The prefix of its issues.
     pub workspace_prefix: String,
+    /// The GitHub App it lends its agents, if it has one.
+    pub github: Option<GithubFacts>,
     /// What may be checked out: name and URL.
     pub repositories: Vec<(String, String)>,
     /// The issue's title.
@@ -172,6 +178,19 @@ pub struct Facts {
     pub session_id: Option<String>,
     /// And its directory.
     pub work_dir: Option<String>,
+}
+
+/// A GitHub App, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GithubFacts {
+    /// The App's id.
+    pub app_id: String,
+    /// Its installation, if somebody said which.
+    pub installation_id: Option<String>,
+    /// GitHub's API.
+    pub base_url: String,
+    /// Its private key, sealed.
+    pub sealed_key: String,
 }
 
 /// An agent, as a run needs it.
@@ -277,6 +296,15 @@ pub struct Line {
     pub tool: Option<String>,
     /// The tool's arguments or result: JSON.
     pub payload: Option<String>,
+}
+
+impl Line {
+    /// Bytes that it takes, without what the database adds.
+    pub(crate) fn bytes(&self) -> u64 {
+        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let bytes = length(&self.content) + length(&self.tool) + length(&self.payload);
+        (bytes + self.kind.len()) as u64
+    }
 }
 
 /// Where an agent's work can be resumed.

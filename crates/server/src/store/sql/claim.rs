@@ -120,7 +120,7 @@ async fn repeated(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Given>>, 
     }
     let any = tx.conn.any("t.lease_request", 1);
     let sql = format!(
-        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') AND {any}",
+        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') AND {any} ORDER BY t.rank, t.id",
         rows::COLUMNS,
         rows::FROM
     );
@@ -128,7 +128,8 @@ async fn repeated(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Given>>, 
         let task = rows::read(&mut row)?;
         let Some(lease_token) = plan::lease_token(&task, &tx.shared.keyring) else { continue };
         for (place, claim) in given.iter_mut().zip(claims) {
-            if claim.workspace_id == task.workspace_id
+            if place.is_none()
+                && claim.workspace_id == task.workspace_id
                 && claim.request == task.lease_request
                 && may_have(claim, &task)
             {

@@ -4,6 +4,7 @@
 //! take. Where they differ (locks, arrays), [`Conn::is_postgres`] decides. Owns: how values go in and come
 //! out, and how many rows go in one statement.
 
+use futures_util::TryStreamExt as _;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -213,6 +214,29 @@ impl Conn {
                     .collect())
             }
         }
+    }
+
+    /// Each row as it comes, so that there may be more of them than memory has room for.
+    pub(crate) async fn each<E: From<DbError>>(
+        &mut self,
+        sql: &str,
+        mut take: impl FnMut(Row) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self {
+            Self::Sqlite(conn) => {
+                let mut rows = bind_sqlite(sql, Vec::new()).fetch(&mut **conn);
+                while let Some(row) = rows.try_next().await? {
+                    take(Row { inner: Inner::Sqlite(row), column: 0 })?;
+                }
+            }
+            Self::Postgres(conn) => {
+                let mut rows = bind_postgres(sql, Vec::new()).fetch(&mut **conn);
+                while let Some(row) = rows.try_next().await? {
+                    take(Row { inner: Inner::Postgres(row), column: 0 })?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The first row, if there is one.

@@ -223,9 +223,11 @@ impl Lane {
         }
         // Requesters that gave up are not waited for, but what they asked is still done once it is here.
         if !hot.is_empty() {
+            self.shared.metrics.batches.observe(hot.len() as f64);
             self.hot(hot).await;
         }
         if !works.is_empty() {
+            self.shared.metrics.batches.observe(works.len() as f64);
             self.works(works).await;
         }
     }
@@ -286,6 +288,7 @@ impl Lane {
             }
             return;
         }
+        self.shared.metrics.database_errors.inc();
         tracing::warn!(error = %Chain(&error), requests = jobs.len(), "a transaction failed");
         self.conn = None;
         for job in jobs {
@@ -313,6 +316,7 @@ impl Lane {
             Ok(tx) => tx,
             // Dropping the work answers that the server cannot take it now.
             Err(error) => {
+                self.shared.metrics.database_errors.inc();
                 tracing::warn!(error = %Chain(&error), "no transaction could begin");
                 return tokio::time::sleep(RECONNECT_PAUSE).await;
             }
@@ -342,6 +346,7 @@ impl Lane {
         }
         let committed = self.commit(tx).await;
         if let Err(error) = &committed {
+            self.shared.metrics.database_errors.inc();
             tracing::warn!(error = %Chain(error), "a commit failed");
             self.conn = None;
         }

@@ -12,6 +12,17 @@ use crate::secrets::Keyring;
 /// Every step, oldest first. One that was released is never changed.
 const STEPS: &[(i64, &str, &str)] = &[(1, "begin", include_str!("schema_0001.sql"))];
 
+/// The version of the tables that this program knows.
+pub(super) fn newest() -> i64 {
+    STEPS.last().map_or(0, |(version, _, _)| *version)
+}
+
+/// The tables that the steps make, each after those it refers to.
+pub(super) fn tables() -> impl Iterator<Item = &'static str> {
+    let lines = STEPS.iter().flat_map(|(_, _, step)| step.lines());
+    lines.filter_map(|line| line.strip_prefix("CREATE TABLE ")?.strip_suffix(" ("))
+}
+
 /// The steps' text for one of the databases.
 fn text(step: &str, postgres: bool) -> String {
     let (ours, other) =
@@ -31,7 +42,7 @@ fn migrator(postgres: bool) -> Migrator {
 }
 
 pub(super) async fn run(pools: &Pools, keyring: &Keyring) -> Result<(), OpenError> {
-    let known = STEPS.last().map_or(0, |(version, _, _)| *version);
+    let known = newest();
     let done = match pools {
         Pools::Sqlite(pool) => migrator(false).run(pool).await,
         Pools::Postgres(pool) => migrator(true).run(pool).await,

@@ -4,8 +4,10 @@
 //! everything; on PostgreSQL a few lanes write what machines say, and other transactions have connections of
 //! their own. A write never runs in the task of an HTTP request, which ends when its client goes away.
 
+pub(crate) mod backup;
 mod batch;
 mod claim;
+pub(crate) mod counts;
 pub(crate) mod db;
 mod delivered;
 pub(crate) mod events;
@@ -16,8 +18,10 @@ mod migrate;
 mod notify;
 pub(crate) mod people;
 mod queue;
+pub(crate) mod retention;
 pub(crate) mod rows;
 pub(crate) mod sweep;
+pub(crate) mod transfer;
 
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -39,6 +43,7 @@ use super::{
     Sweep, Swept, TaskCall,
 };
 use crate::board::Hints;
+use crate::metrics::Metrics;
 use crate::secrets::Keyring;
 
 /// Connections that read from SQLite at once; more wait their turn.
@@ -71,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) policy: Policy,
     pub(crate) clock: Clock,
     pub(crate) on_hints: OnHints,
+    pub(crate) metrics: Metrics,
 }
 
 /// The store.
@@ -107,6 +113,7 @@ impl SqlStore {
             policy: opening.policy,
             clock: opening.clock,
             on_hints,
+            metrics: Metrics::new(),
         });
         let lanes = Lanes::start(&shared, tracker, stop);
         Ok(Self { shared, lanes })
@@ -169,9 +176,18 @@ fn tell_others(
 
 impl Shared {
     pub(crate) async fn connect(&self) -> Result<Conn, StoreError> {
-        Ok(match &self.pools {
-            Pools::Sqlite(pool) => Conn::Sqlite(pool.acquire().await?),
-            Pools::Postgres(pool) => Conn::Postgres(pool.acquire().await?),
+        self.connect_raw().await.map_err(StoreError::Database)
+    }
+
+    /// The same, for work that has errors of its own.
+    pub(crate) async fn connect_raw(&self) -> Result<Conn, sqlx::Error> {
+        let connected = match &self.pools {
+            Pools::Sqlite(pool) => pool.acquire().await.map(Conn::Sqlite),
+            Pools::Postgres(pool) => pool.acquire().await.map(Conn::Postgres),
+        };
+        connected.map_err(|error| {
+            self.metrics.database_errors.inc();
+            error
         })
     }
 }
@@ -203,6 +219,25 @@ pub enum OpenError {
     OtherKey,
 }
 
+/// The file of a `sqlite:` URL.
+fn sqlite_file(url: &str) -> Option<&str> {
+    let file = url.strip_prefix("sqlite:")?;
+    let file = file.strip_prefix("//").unwrap_or(file);
+    Some(file).filter(|file| !file.is_empty())
+}
+
+/// SQLite gives the files that it puts beside a database the database's mode.
+fn make_owner_only(file: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(file)
+        .map(drop)
+}
+
 impl Pools {
     async fn open(url: &str) -> Result<Self, OpenError> {
         if url.starts_with("postgres:") || url.starts_with("postgresql:") {
@@ -217,9 +252,10 @@ impl Pools {
                 .map_err(OpenError::Open)?;
             return Ok(Self::Postgres(pool));
         }
-        let Some(file) = url.strip_prefix("sqlite:") else { return Err(OpenError::Url) };
+        let file = sqlite_file(url).ok_or(OpenError::Url)?;
+        make_owner_only(file).map_err(|error| OpenError::Open(sqlx::Error::Io(error)))?;
         let options = SqliteConnectOptions::new()
-            .filename(file.strip_prefix("//").unwrap_or(file))
+            .filename(file)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)

@@ -14,8 +14,8 @@ use crate::store::{StoreError, TaskRecord, hex, unhex};
 
 /// What [`read`] reads, of tasks `t` and their issues `i`.
 pub(super) const COLUMNS: &str = "t.id, t.workspace_id, t.issue_id, i.number, t.agent_id, t.runtime_id, \
-     t.rank, t.lease_nonce, t.lease_request, t.error, t.created_at, t.started_at, t.ended_at, t.state, \
-     t.attempts, t.hand_backs, t.parks, t.not_before, t.cancel_requested, t.lease_hash, t.lease_expires_at, \
+     t.rank, t.lease_nonce, t.lease_request, t.error, t.created_at, t.started_at, t.ended_at, t.line_bytes, \
+     t.pruned, t.state, t.attempts, t.hand_backs, t.parks, t.not_before, t.cancel_requested, t.lease_hash, t.lease_expires_at, \
      t.lease_start_by, t.ended_hash, t.ended_how, t.ended_became, t.worked_us, t.working_since, t.wait_for, \
      t.wait_summary, t.wait_since, t.decision, t.decision_note, t.lines, t.lines_before";
 
@@ -23,7 +23,7 @@ pub(super) const COLUMNS: &str = "t.id, t.workspace_id, t.issue_id, i.number, t.
 pub(super) const FROM: &str = "tasks t JOIN issues i ON i.id = t.issue_id";
 
 /// What changes of a task, in the order of [`changed`]; the id first.
-const CHANGING: [(&str, Kind); 30] = [
+const CHANGING: [(&str, Kind); 32] = [
     ("id", Kind::Text),
     ("runtime_id", Kind::Text),
     ("state", Kind::Text),
@@ -54,6 +54,8 @@ const CHANGING: [(&str, Kind); 30] = [
     ("started_at", Kind::Int),
     ("ended_at", Kind::Int),
     ("rank", Kind::Int),
+    ("line_bytes", Kind::Int),
+    ("pruned", Kind::Int),
 ];
 
 fn corrupt(what: &'static str) -> DbError {
@@ -84,6 +86,8 @@ pub(super) fn read(row: &mut Row) -> Result<TaskRecord, DbError> {
         created_at: Timestamp::from_micros(row.int()?),
         started_at: instant(row.opt_int()?),
         ended_at: instant(row.opt_int()?),
+        line_bytes: u64::try_from(row.int()?).unwrap_or(0),
+        pruned: row.flag()?,
         machine: Task::new(),
     };
     record.machine = read_machine(row)?;
@@ -196,6 +200,8 @@ fn changed(record: &TaskRecord) -> Vec<Value> {
         at(record.started_at),
         at(record.ended_at),
         record.rank,
+        count(record.line_bytes),
+        record.pruned,
     ]
 }
 

@@ -193,6 +193,9 @@ CREATE TABLE tasks (
     decision_note TEXT,
     lines BIGINT NOT NULL,
     lines_before BIGINT NOT NULL,
+    -- Of the messages that are kept; pruned when retention removed them.
+    line_bytes BIGINT NOT NULL,
+    pruned BIGINT NOT NULL,
     error TEXT,
     created_at BIGINT NOT NULL,
     started_at BIGINT,
@@ -205,6 +208,8 @@ CREATE INDEX tasks_waiting ON tasks (runtime_id) WHERE state = 'waiting';
 CREATE INDEX tasks_by_request ON tasks (lease_request) WHERE lease_request IS NOT NULL;
 CREATE INDEX tasks_of_issue ON tasks (issue_id, id);
 CREATE INDEX tasks_of_workspace ON tasks (workspace_id, id);
+-- For retention. line_bytes is not in it: it changes with every batch of output.
+CREATE INDEX tasks_to_prune ON tasks (workspace_id, ended_at) WHERE ended_at IS NOT NULL AND pruned = 0;
 
 -- What each completion of a task brought (one that a person retries has several); apart from the task, so that
 -- the queue stays small.

@@ -9,7 +9,7 @@ use crate::store::sql::db::{Row, Value, args};
 use crate::store::{LeaseStore, Line, SessionReport, TaskRecord, Usage};
 
 /// A store under test.
-pub(super) trait Subject: LeaseStore {
+pub(in crate::store::tests) trait Subject: LeaseStore {
     async fn workspace_create(&self, slug: &str) -> i64;
     async fn agent_create(&self, new: NewAgent) -> i64;
     async fn agent_pause(&self, id: i64, paused: bool);

@@ -21,7 +21,7 @@ use crate::store::{
 };
 
 /// Small numbers, so that tests reach the bounds.
-pub(super) const POLICY: Policy = Policy {
+pub(in crate::store::tests) const POLICY: Policy = Policy {
     lease: Duration::from_secs(300),
     start_within: Duration::from_secs(60),
     attempts_max: 3,
@@ -34,49 +34,53 @@ const BEGIN: i64 = 1_767_323_045_678_901;
 
 /// A clock that is turned by hand.
 #[derive(Clone)]
-pub(super) struct TestClock(Arc<AtomicI64>);
+pub(in crate::store::tests) struct TestClock(Arc<AtomicI64>);
 
 impl TestClock {
-    pub(super) fn new() -> Self {
+    pub(in crate::store::tests) fn new() -> Self {
         Self(Arc::new(AtomicI64::new(BEGIN)))
     }
 
-    pub(super) fn now(&self) -> Timestamp {
+    pub(in crate::store::tests) fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.load(Ordering::SeqCst))
     }
 
-    pub(super) fn pass_micros(&self, micros: i64) {
+    pub(in crate::store::tests) fn pass_micros(&self, micros: i64) {
         self.0.fetch_add(micros, Ordering::SeqCst);
     }
 
-    pub(super) fn clock(&self) -> Clock {
+    pub(in crate::store::tests) fn reset(&self) {
+        self.0.store(BEGIN, Ordering::SeqCst);
+    }
+
+    pub(in crate::store::tests) fn clock(&self) -> Clock {
         let clock = self.clone();
         Arc::new(move || clock.now())
     }
 }
 
-pub(super) fn keyring() -> Keyring {
+pub(in crate::store::tests) fn keyring() -> Keyring {
     Keyring::new(&[7; 32]).unwrap()
 }
 
 /// A store and its clock.
-pub(super) struct World<S> {
-    pub(super) store: S,
-    pub(super) clock: TestClock,
+pub(in crate::store::tests) struct World<S> {
+    pub(in crate::store::tests) store: S,
+    pub(in crate::store::tests) clock: TestClock,
 }
 
-pub(super) fn memory() -> World<MemoryStore> {
+pub(in crate::store::tests) fn memory() -> World<MemoryStore> {
     let clock = TestClock::new();
     World { store: MemoryStore::new(keyring(), POLICY, clock.clock()), clock }
 }
 
-pub(super) async fn sqlite(dir: &Path) -> World<SqlStore> {
+pub(in crate::store::tests) async fn sqlite(dir: &Path) -> World<SqlStore> {
     let clock = TestClock::new();
     let url = format!("sqlite:{}", dir.join("ostler.db").display());
     World { store: open(&url, &clock).await, clock }
 }
 
-pub(super) async fn open(url: &str, clock: &TestClock) -> SqlStore {
+pub(in crate::store::tests) async fn open(url: &str, clock: &TestClock) -> SqlStore {
     let opening = Opening {
         url,
         keyring: keyring(),
@@ -89,13 +93,13 @@ pub(super) async fn open(url: &str, clock: &TestClock) -> SqlStore {
 
 /// A registered machine.
 #[derive(Debug, Clone)]
-pub(super) struct Machine {
-    pub(super) workspace_id: i64,
-    pub(super) runtimes: Vec<(String, String)>,
+pub(in crate::store::tests) struct Machine {
+    pub(in crate::store::tests) workspace_id: i64,
+    pub(in crate::store::tests) runtimes: Vec<(String, String)>,
 }
 
 impl Machine {
-    pub(super) fn claim(&self) -> Claim {
+    pub(in crate::store::tests) fn claim(&self) -> Claim {
         Claim {
             workspace_id: self.workspace_id,
             runtimes: self.runtimes.clone(),
@@ -104,34 +108,34 @@ impl Machine {
         }
     }
 
-    pub(super) fn claim_as(&self, request: &str) -> Claim {
+    pub(in crate::store::tests) fn claim_as(&self, request: &str) -> Claim {
         Claim { request: Some(request.to_owned()), ..self.claim() }
     }
 
-    pub(super) fn ids(&self) -> Vec<String> {
+    pub(in crate::store::tests) fn ids(&self) -> Vec<String> {
         self.runtimes.iter().map(|(id, _)| id.clone()).collect()
     }
 }
 
 /// A task that somebody was given.
 #[derive(Debug, Clone)]
-pub(super) struct Run {
-    pub(super) workspace_id: i64,
-    pub(super) task_id: String,
-    pub(super) token: String,
+pub(in crate::store::tests) struct Run {
+    pub(in crate::store::tests) workspace_id: i64,
+    pub(in crate::store::tests) task_id: String,
+    pub(in crate::store::tests) token: String,
 }
 
 impl Run {
-    pub(super) fn call(&self, call: Call, with: Payload) -> TaskCall {
+    pub(in crate::store::tests) fn call(&self, call: Call, with: Payload) -> TaskCall {
         call_of(self.workspace_id, &self.task_id, Some(&self.token), call, with)
     }
 }
 
-pub(super) fn lease_hash(token: &str) -> LeaseHash {
+pub(in crate::store::tests) fn lease_hash(token: &str) -> LeaseHash {
     LeaseHash(hash_token(token))
 }
 
-pub(super) fn call_of(
+pub(in crate::store::tests) fn call_of(
     workspace_id: i64,
     task_id: &str,
     token: Option<&str>,
@@ -142,7 +146,11 @@ pub(super) fn call_of(
     TaskCall { workspace_id, task_id: task_id.to_owned(), what, with }
 }
 
-pub(super) fn registration(workspace_id: i64, daemon_id: &str, providers: &[&str]) -> Registration {
+pub(in crate::store::tests) fn registration(
+    workspace_id: i64,
+    daemon_id: &str,
+    providers: &[&str],
+) -> Registration {
     Registration {
         workspace_id,
         daemon_id: daemon_id.to_owned(),
@@ -154,7 +162,7 @@ pub(super) fn registration(workspace_id: i64, daemon_id: &str, providers: &[&str
     }
 }
 
-pub(super) fn lines(numbers: &[u64]) -> (Call, Payload) {
+pub(in crate::store::tests) fn lines(numbers: &[u64]) -> (Call, Payload) {
     let line = |seq: &u64| Line {
         seq: *seq,
         kind: "assistant".to_owned(),
@@ -166,29 +174,29 @@ pub(super) fn lines(numbers: &[u64]) -> (Call, Payload) {
     (Call::Messages { highest }, Payload::Lines(numbers.iter().map(line).collect()))
 }
 
-pub(super) fn completion(completion: Completion) -> (Call, Payload) {
+pub(in crate::store::tests) fn completion(completion: Completion) -> (Call, Payload) {
     (Call::Complete, Payload::Completion(Box::new(completion)))
 }
 
-pub(super) fn done() -> (Call, Payload) {
+pub(in crate::store::tests) fn done() -> (Call, Payload) {
     completion(Completion { result: "{}".to_owned(), ..Completion::default() })
 }
 
-pub(super) fn failure(retryable: bool) -> (Call, Payload) {
+pub(in crate::store::tests) fn failure(retryable: bool) -> (Call, Payload) {
     let failing = Failing { retryable, handed_back: false, not_before: None };
     (Call::Fail(failing), Payload::Failure("it broke".to_owned()))
 }
 
-pub(super) fn waiting() -> (Call, Payload) {
+pub(in crate::store::tests) fn waiting() -> (Call, Payload) {
     (Call::Await { what: WaitingFor::Input, summary: "Which?".to_owned() }, Payload::None)
 }
 
-pub(super) fn session(id: &str) -> SessionReport {
+pub(in crate::store::tests) fn session(id: &str) -> SessionReport {
     SessionReport { session_id: Some(id.to_owned()), work_dir: Some(format!("/work/{id}")) }
 }
 
 /// A delivery from its columns.
-pub(super) fn delivery(
+pub(in crate::store::tests) fn delivery(
     kind: &str,
     key: &str,
     url: Option<&str>,
@@ -202,28 +210,32 @@ pub(super) fn delivery(
         url: url.map(str::to_owned),
         reference: reference.map(str::to_owned),
         title: title.map(str::to_owned),
-        state: state
-            .map(|word| [delivery::State::Open].into_iter().find(|it| it.word() == word).unwrap()),
+        state: state.map(|word| delivery::DeliveryState::from_word(word).unwrap()),
         key: key.to_owned(),
     }
 }
 
 impl<S: Subject> World<S> {
-    pub(super) fn pass(&self, seconds: i64) {
+    pub(in crate::store::tests) fn pass(&self, seconds: i64) {
         self.clock.pass_micros(seconds * 1_000_000);
     }
 
-    pub(super) async fn agent(&self, workspace_id: i64, name: &str, concurrency: i64) -> i64 {
+    pub(in crate::store::tests) async fn agent(
+        &self,
+        workspace_id: i64,
+        name: &str,
+        concurrency: i64,
+    ) -> i64 {
         let (name, provider) = (name.to_owned(), "claude_code".to_owned());
         let new = NewAgent { workspace_id, name, provider, runtime_id: None, concurrency };
         self.store.agent_create(new).await
     }
 
-    pub(super) async fn register(&self, registration: Registration) -> Registered {
+    pub(in crate::store::tests) async fn register(&self, registration: Registration) -> Registered {
         self.store.machine_register(registration).await.unwrap()
     }
 
-    pub(super) async fn machine(
+    pub(in crate::store::tests) async fn machine(
         &self,
         workspace_id: i64,
         daemon_id: &str,
@@ -235,7 +247,7 @@ impl<S: Subject> World<S> {
     }
 
     /// A workspace with an agent, an issue and a machine, the usual case.
-    pub(super) async fn usual(&self, concurrency: i64) -> Usual {
+    pub(in crate::store::tests) async fn usual(&self, concurrency: i64) -> Usual {
         let workspace = self.store.workspace_create("acme").await;
         let agent = self.agent(workspace, "Freya", concurrency).await;
         let issue = self.store.issue_create(workspace, "Fix it", Priority::None).await;
@@ -244,28 +256,33 @@ impl<S: Subject> World<S> {
     }
 
     /// Queues a task; each a little later than the one before.
-    pub(super) async fn queue(&self, workspace_id: i64, issue: i64, agent: i64) -> String {
+    pub(in crate::store::tests) async fn queue(
+        &self,
+        workspace_id: i64,
+        issue: i64,
+        agent: i64,
+    ) -> String {
         self.clock.pass_micros(1);
         self.store.task_queue(workspace_id, issue, agent).await.unwrap()
     }
 
-    pub(super) async fn claim(&self, claim: Claim) -> Option<Claimed> {
+    pub(in crate::store::tests) async fn claim(&self, claim: Claim) -> Option<Claimed> {
         self.store.task_claim(claim).await.unwrap()
     }
 
     /// Claims what is certainly there.
-    pub(super) async fn take(&self, machine: &Machine) -> Run {
+    pub(in crate::store::tests) async fn take(&self, machine: &Machine) -> Run {
         let claimed = self.claim(machine.claim()).await.expect("a task");
         run(&claimed)
     }
 
     /// Queues a task of the usual case, and claims it.
-    pub(super) async fn given(&self, usual: &Usual) -> Run {
+    pub(in crate::store::tests) async fn given(&self, usual: &Usual) -> Run {
         self.queue(usual.workspace, usual.issue, usual.agent).await;
         self.take(&usual.machine).await
     }
 
-    pub(super) async fn say(
+    pub(in crate::store::tests) async fn say(
         &self,
         run: &Run,
         (call, with): (Call, Payload),
@@ -273,7 +290,7 @@ impl<S: Subject> World<S> {
         self.call(run.call(call, with)).await
     }
 
-    pub(super) async fn call(&self, call: TaskCall) -> Result<Stepped, Refusal> {
+    pub(in crate::store::tests) async fn call(&self, call: TaskCall) -> Result<Stepped, Refusal> {
         match self.store.task_call(call).await {
             Ok(stepped) => Ok(stepped),
             Err(StoreError::Refused(refusal)) => Err(refusal),
@@ -282,13 +299,17 @@ impl<S: Subject> World<S> {
     }
 
     /// What a person does.
-    pub(super) async fn person(&self, run: &Run, input: Input) -> Result<Stepped, Refusal> {
+    pub(in crate::store::tests) async fn person(
+        &self,
+        run: &Run,
+        input: Input,
+    ) -> Result<Stepped, Refusal> {
         let (workspace_id, task_id) = (run.workspace_id, run.task_id.clone());
         self.call(TaskCall { workspace_id, task_id, what: What::Input(input), with: Payload::None })
             .await
     }
 
-    pub(super) async fn resume(
+    pub(in crate::store::tests) async fn resume(
         &self,
         run: &Run,
         runtimes: Vec<String>,
@@ -299,25 +320,25 @@ impl<S: Subject> World<S> {
         self.call(TaskCall { workspace_id, task_id, what, with: Payload::None }).await
     }
 
-    pub(super) async fn sweep(&self) -> u64 {
+    pub(in crate::store::tests) async fn sweep(&self) -> u64 {
         let sweep = Sweep { offline_after: Duration::from_secs(45), take_leases: true };
         self.store.leases_sweep(sweep).await.unwrap().leases
     }
 
-    pub(super) async fn state(&self, run: &Run) -> State {
+    pub(in crate::store::tests) async fn state(&self, run: &Run) -> State {
         self.store.task(&run.task_id).await.machine.state
     }
 }
 
 /// A workspace with one of each.
-pub(super) struct Usual {
-    pub(super) workspace: i64,
-    pub(super) agent: i64,
-    pub(super) issue: i64,
-    pub(super) machine: Machine,
+pub(in crate::store::tests) struct Usual {
+    pub(in crate::store::tests) workspace: i64,
+    pub(in crate::store::tests) agent: i64,
+    pub(in crate::store::tests) issue: i64,
+    pub(in crate::store::tests) machine: Machine,
 }
 
-pub(super) fn run(claimed: &Claimed) -> Run {
+pub(in crate::store::tests) fn run(claimed: &Claimed) -> Run {
     Run {
         workspace_id: claimed.task.workspace_id,
         task_id: claimed.task.id.clone(),
@@ -325,6 +346,8 @@ pub(super) fn run(claimed: &Claimed) -> Run {
     }
 }
 
-pub(super) fn status(stepped: &Result<Stepped, Refusal>) -> Result<State, Refusal> {
+pub(in crate::store::tests) fn status(
+    stepped: &Result<Stepped, Refusal>,
+) -> Result<State, Refusal> {
     stepped.as_ref().map(|it| it.answer.status).map_err(|refusal| *refusal)
 }

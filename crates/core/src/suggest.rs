@@ -1,10 +1,10 @@
-//! "Did you mean …?" for unknown keys.
+//! "Did you mean …?" for a word that is unknown, a configuration's key for example.
 
 /// The longest word that is compared; the work grows with the square of it.
 const WORD_CHARS_MAX: usize = 64;
 
 /// The known word that is most like `word`, when one is like enough: a third of it may differ.
-pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (word.chars().count() / 3).max(1);
     if word.chars().count() > WORD_CHARS_MAX {
         return None;

@@ -1,0 +1,153 @@
+//! `ostler server`: the fleet server in the foreground, and its administration on the same machine.
+
+mod copy;
+mod init;
+mod serve;
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::process::ExitCode;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use ostler_server::config::{Config, ConfigError};
+use ostler_server::secrets::{KeyFault, Keyring};
+use ostler_server::store::StoreError;
+use ostler_server::{Admin, OpenError};
+
+use crate::args::server::{DatabaseArgs, ServerArgs, ServerCommand};
+use crate::context::{Context, block_on};
+use crate::error::{Code, Failure};
+
+/// The variable with the secret key.
+const KEY_ENV: &str = "OSTLER_SECRET_KEY";
+/// The file with the secret key, beside the database.
+const KEY_FILE: &str = "secret.key";
+/// The file with the settings, beside the daemon's.
+const CONFIG_FILE: &str = "server.toml";
+
+pub(crate) fn perform(context: &Context, args: ServerArgs) -> Result<ExitCode, Failure> {
+    match args.command {
+        None => serve::perform(context, args.serve),
+        Some(ServerCommand::Init { workspace, email, database, json }) => {
+            block_on(init::perform(context, &database, &workspace, &email, json))
+        }
+        Some(ServerCommand::Backup { file, database, json }) => {
+            block_on(copy::backup(context, &database, &file, json))
+        }
+        Some(ServerCommand::Export { file, database }) => {
+            block_on(copy::export(context, &database, &file))
+        }
+        Some(ServerCommand::Import { file, database, json }) => {
+            block_on(copy::import(context, &database, &file, json))
+        }
+    }
+}
+
+/// The server's own folder.
+fn folder(context: &Context) -> Utf8PathBuf {
+    context.paths.state_dir.join("server")
+}
+
+/// What file, environment and `--database` say.
+fn config(context: &Context, args: &DatabaseArgs) -> Result<Config, Failure> {
+    let database = format!("sqlite:{}", folder(context).join("ostler.db"));
+    let mut config = Config::new(database);
+    let beside = context.paths.config_file.with_file_name(CONFIG_FILE);
+    let file = args.config.as_deref().unwrap_or(&beside);
+    config.read_file(file, args.config.is_some()).map_err(config_failure)?;
+    let env: Vec<_> = context.text_env().collect();
+    let env = env.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+    config.take_env(env).map_err(config_failure)?;
+    if let Some(database) = &args.database {
+        config.settings.database.clone_from(database);
+    }
+    Ok(config)
+}
+
+fn config_failure(error: ConfigError) -> Failure {
+    let hint = error.hint();
+    Failure::new(Code::Usage, "the server's settings cannot be used").because(error).hint(hint)
+}
+
+/// The secret key: from the environment, else from the file beside the database, which is made when it is not
+/// there.
+fn keyring(context: &Context, database: &str) -> Result<Keyring, Failure> {
+    let failure =
+        |error: KeyFault| Failure::new(Code::Failed, "there is no secret key").because(error);
+    if let Some(text) = context.env.get_os(KEY_ENV) {
+        let text = text.to_str().ok_or(KeyFault::Text).map_err(failure)?;
+        return Keyring::from_text(text).map_err(failure);
+    }
+    let folder = database_folder(database).unwrap_or_else(|| folder(context));
+    make_folder(&folder)?;
+    Keyring::from_file(folder.join(KEY_FILE).as_std_path()).map_err(failure)
+}
+
+/// What to do where the right secret key is missing.
+const OLD_KEY_HINT: &str =
+    "set OSTLER_SECRET_KEY to the old server's key, or put its secret.key beside the new database";
+
+/// The secret key, which must be there: a new one would not open anything.
+fn old_keyring(context: &Context, database: &str) -> Result<Keyring, Failure> {
+    let folder = database_folder(database).unwrap_or_else(|| folder(context));
+    if context.env.get_os(KEY_ENV).is_none() && !folder.join(KEY_FILE).exists() {
+        return Err(
+            Failure::new(Code::Usage, "the old server's secret key is not here").hint(OLD_KEY_HINT)
+        );
+    }
+    keyring(context, database)
+}
+
+/// Where a SQLite database is.
+fn database_folder(database: &str) -> Option<Utf8PathBuf> {
+    let file = database.strip_prefix("sqlite:")?;
+    let folder = Utf8Path::new(file.strip_prefix("//").unwrap_or(file)).parent()?;
+    Some(if folder.as_str().is_empty() { Utf8PathBuf::from(".") } else { folder.to_owned() })
+}
+
+/// Owner-only, where it is not there.
+fn make_folder(folder: &Utf8Path) -> Result<(), Failure> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+        Failure::new(Code::Failed, format!("{folder} could not be made")).because(error)
+    })
+}
+
+/// Opens the database for a command.
+async fn admin(context: &Context, args: &DatabaseArgs) -> Result<Admin, Failure> {
+    let database = config(context, args)?.settings.database;
+    let keyring = keyring(context, &database)?;
+    Admin::open(&database, keyring).await.map_err(open_failure)
+}
+
+fn open_failure(error: OpenError) -> Failure {
+    let hint = open_hint(&error);
+    let failure = Failure::new(Code::Failed, "the database cannot be used").because(error);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+fn open_hint(error: &OpenError) -> Option<&'static str> {
+    match error {
+        OpenError::Url => Some("for a password with @ or /, write %40 or %2F"),
+        OpenError::Newer { .. } => Some("use the newer Ostler, or restore the backup from before"),
+        OpenError::OtherKey => {
+            Some("set OSTLER_SECRET_KEY, or put secret.key back beside the database, as it was")
+        }
+        OpenError::Open(_) | OpenError::Migrate(_) => None,
+    }
+}
+
+/// What the store did not do.
+fn store_failure(error: StoreError) -> Failure {
+    match error {
+        StoreError::NotFound => Failure::new(Code::Refused, "there is no such thing")
+            .hint("the `list` commands show what there is"),
+        StoreError::Conflict(message) => Failure::new(Code::Refused, message),
+        StoreError::Invalid { field, fault } => {
+            Failure::new(Code::Usage, format!("{field} {fault}"))
+        }
+        error @ StoreError::Refused(_) => Failure::new(Code::Refused, error.to_string()),
+        error => Failure::new(Code::Failed, "the database refused").because(error),
+    }
+}

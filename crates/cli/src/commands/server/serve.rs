@@ -1,0 +1,140 @@
+//! `ostler server` itself: settings, the first start, signals, and the file that says where it listens.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use camino::Utf8PathBuf;
+use ostler_server::config::Config;
+use ostler_server::{FirstStart, Server, StartError, system_clock};
+
+use crate::args::server::ServeArgs;
+use crate::context::{Context, block_on_cores};
+use crate::error::{Code, Failure};
+use crate::signals::{Signals, end_at_the_second_signal};
+use crate::{logging, output};
+
+/// The workspace of a first start.
+const WORKSPACE: &str = "main";
+/// The administrator of a first start.
+const EMAIL: &str = "admin@localhost";
+
+pub(super) fn perform(context: &Context, args: ServeArgs) -> Result<ExitCode, Failure> {
+    logging::start(None)?;
+    let mut config = super::config(context, &args.database)?;
+    take_flags(&mut config, args);
+    block_on_cores(serve(context, config))
+}
+
+fn take_flags(config: &mut Config, args: ServeArgs) {
+    if let Some(address) = args.listen {
+        config.settings.listen = address;
+    }
+    if let Some(address) = args.metrics_listen {
+        config.settings.metrics_listen = Some(address);
+    }
+    if !args.behind_proxy.is_empty() {
+        config.settings.proxies = args.behind_proxy.iter().map(|ip| ip.to_canonical()).collect();
+    }
+    config.tls_cert = args.tls_cert.or(config.tls_cert.take());
+    config.tls_key = args.tls_key.or(config.tls_key.take());
+}
+
+async fn serve(context: &Context, config: Config) -> Result<ExitCode, Failure> {
+    let settings = config.finish().map_err(super::config_failure)?;
+    let mut signals = Signals::listen()?;
+    end_at_the_second_signal()?;
+    super::make_folder(&super::folder(context))?;
+    let keyring = super::keyring(context, &settings.database)?;
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    let server = Server::start(settings, keyring, system_clock()).await.map_err(start_failure)?;
+    let url = format!("{scheme}://{}", server.address());
+    let first = server.admin().first_start(WORKSPACE, EMAIL).await.map_err(|error| {
+        Failure::new(Code::Failed, "the first workspace could not be made").because(error)
+    });
+    let note = UrlFile::write(context, &url);
+    let ready = first.and_then(|first| note.map(|note| (first, note)));
+    let (first, note) = match ready {
+        Ok(ready) => ready,
+        Err(failure) => {
+            server.stop().await;
+            return Err(failure);
+        }
+    };
+    output::note(&format!("listening on {url}"));
+    if let Some(first) = first
+        && let Err(failure) = greet(&url, &first)
+    {
+        // It serves all the same; another token can be made.
+        crate::error::tell(&failure);
+    }
+    let signal = signals.next().await;
+    tracing::info!(signal, "stopping");
+    note.remove();
+    server.stop().await;
+    tracing::info!("stopped");
+    Ok(Code::Success.into())
+}
+
+fn start_failure(error: StartError) -> Failure {
+    let hint = match &error {
+        StartError::Database(error) => super::open_hint(error),
+        StartError::Listen { .. } => Some("is another server there? --listen ADDR:0 picks a port"),
+        StartError::Tls(_) => None,
+    };
+    let failure = Failure::new(Code::Failed, "the server cannot start").because(error);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// The one time that the token is shown.
+fn greet(url: &str, first: &FirstStart) -> Result<(), Failure> {
+    let FirstStart { workspace, email, token, days } = first;
+    output::line(&format!(
+        "This server is new. It has the workspace `{workspace}` and the administrator `{email}`.\n\n\
+         The administrator's token, valid for {days} days and shown only now:\n\n    {token}\n\n\
+         Next, in another terminal:\n  \
+         1. keep the token where `ostler issue` finds it:\n       \
+         export OSTLER_SERVER_URL={url} OSTLER_TOKEN=…\n  \
+         2. make an agent, and a token for the machine that will run it:\n       \
+         ostler server agent create --workspace {workspace} --name Freya --provider claude_code\n       \
+         ostler server token create --workspace {workspace} --user {email} --name laptop --days 90 --kind daemon\n  \
+         3. give it work:\n       \
+         ostler issue create \"Fix the failing test\" --assign Freya"
+    ))
+}
+
+/// `$OSTLER_HOME/server/url`: where programs on this machine find the server.
+struct UrlFile {
+    file: Utf8PathBuf,
+    text: String,
+}
+
+impl UrlFile {
+    fn write(context: &Context, url: &str) -> Result<Self, Failure> {
+        let file = super::folder(context).join("url");
+        let text = format!("{url}\n");
+        let write = || {
+            // Under another name first: nobody reads half a line.
+            let draft = file.with_file_name(format!("url.{}", std::process::id()));
+            std::fs::File::create(&draft)?.write_all(text.as_bytes())?;
+            std::fs::rename(&draft, &file)
+        };
+        match write() {
+            Ok(()) => Ok(Self { file, text }),
+            Err(error) => {
+                Err(Failure::new(Code::Failed, format!("{file} could not be written"))
+                    .because(error))
+            }
+        }
+    }
+
+    /// Unless another server has written its own meanwhile.
+    fn remove(self) {
+        if std::fs::read_to_string(&self.file).is_ok_and(|text| text == self.text) {
+            // What stays behind leads to an address where nobody answers.
+            let _ = std::fs::remove_file(&self.file);
+        }
+    }
+}
