@@ -7,20 +7,20 @@ use ostler_server::machine;
 use ostler_server::people::{ENDPOINTS, FILE};
 use serde_json::{Value, json};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_endpoint_answers_as_the_document_says() {
-    let world = World::start().await;
-    let me = world.call("GET", "/me", None).await;
-    assert_eq!(me.status, 200);
-    assert_eq!(me.body["workspace"], json!({ "name": "acme", "slug": "acme" }));
-    assert_eq!(me.body["token"]["abilities"], json!(["read", "write", "admin"]));
-    let user = me.body["user"]["id"].as_i64().unwrap();
-    issues(&world, user).await;
-    agents_and_skills(&world).await;
-    runs(&world).await;
-    workspace(&world).await;
-    assert_eq!(world.untried(), Vec::<String>::new());
-    world.stop().await;
+on_both! {
+    async fn every_endpoint_answers_as_the_document_says(world) {
+        let me = world.call("GET", "/me", None).await;
+        assert_eq!(me.status, 200);
+        assert_eq!(me.body["workspace"], json!({ "name": "acme", "slug": "acme" }));
+        assert_eq!(me.body["token"]["abilities"], json!(["read", "write", "admin"]));
+        let user = me.body["user"]["id"].as_i64().unwrap();
+        issues(&world, user).await;
+        agents_and_skills(&world).await;
+        runs(&world).await;
+        workspace(&world).await;
+        assert_eq!(world.untried(), Vec::<String>::new());
+        world.stop().await;
+    }
 }
 
 async fn issues(world: &World, user: i64) {
@@ -158,78 +158,78 @@ async fn workspace(world: &World) {
     assert_eq!(world.call("DELETE", &path, None).await.status, 204);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_document_describes_both_tables_and_nothing_else() {
-    let world = World::start().await;
-    let mut described: Vec<String> = Vec::new();
-    for (path, operations) in world.document["paths"].as_object().unwrap() {
-        let methods = operations.as_object().unwrap().keys();
-        described.extend(methods.map(|method| format!("{} {path}", method.to_uppercase())));
-    }
-    let mut tables: Vec<String> =
-        ENDPOINTS.iter().map(|it| format!("{} {}", it.method, it.path)).collect();
-    tables.extend(machine::ENDPOINTS.iter().map(|it| format!("POST {}", it.path)));
-    // The stream stands apart.
-    tables.push("GET /api/v1/events".to_owned());
-    described.sort();
-    tables.sort();
-    assert_eq!(described, tables);
-    // Every reference leads somewhere.
-    let text = world.document.to_string();
-    for part in text.split("\"$ref\":\"").skip(1) {
-        common::schema::follow(&world.document, part.split('"').next().unwrap());
-    }
-    // The router knows each of them: an unknown path is answered 404 without a token, these 401.
-    for row in ENDPOINTS {
-        let path = row.path.replace(['{', '}'], "");
-        let request = world.client.request(row.method.parse().unwrap(), world.url(&path));
-        assert_eq!(world.send(request).await.status, 401, "{} {}", row.method, row.path);
-    }
-    world.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lists_go_on_at_links_next_and_newest_activity_comes_first() {
-    let world = World::start().await;
-    for number in 1..=5 {
-        world.post("/issues", json!({ "title": format!("Issue {number}") })).await;
-    }
-    world.post("/issues/ACME-2/comments", json!({ "body": "news" })).await;
-    let mut url = "/issues?per_page=2&status=todo,backlog".to_owned();
-    let mut seen = Vec::new();
-    loop {
-        let page = world.call("GET", &url, None).await;
-        let ids = page.body["data"].as_array().unwrap().iter();
-        seen.extend(ids.map(|it| it["id"].as_str().unwrap().to_owned()));
-        let Some(next) = page.body["links"]["next"].as_str() else { break };
-        let start = world.url("");
-        url = next.strip_prefix(&start).expect("an address of this server").to_owned();
-    }
-    assert_eq!(seen, ["ACME-2", "ACME-5", "ACME-4", "ACME-3", "ACME-1"]);
-    world.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_of_another_workspace_finds_nothing_of_ours() {
-    let world = World::start().await;
-    let things = furnish(&world).await;
-    // The same prefix: an identifier alone must not lead here.
-    let (other, _) = world.other("acme-two").await;
-    for row in ENDPOINTS {
-        if row.path.contains('{') {
-            let path = things.path(row.path);
-            let reply = if row.body == Some(FILE) {
-                let path = path.replace("/api/v1", "");
-                world.attach_as(&other, &path, "a.txt", "x").await
-            } else {
-                world.call_as(&other, row.method, &path, row.body.map(common::sample)).await
-            };
-            assert_eq!(reply.status, 404, "{} {}: {}", row.method, row.path, reply.body);
-        } else if row.method == "GET" {
-            let reply = world.call_as(&other, "GET", row.path, None).await;
-            let text = String::from_utf8(reply.bytes).unwrap();
-            assert!(!text.contains(MARK), "{} {text}", row.path);
+on_both! {
+    async fn the_document_describes_both_tables_and_nothing_else(world) {
+        let mut described: Vec<String> = Vec::new();
+        for (path, operations) in world.document["paths"].as_object().unwrap() {
+            let methods = operations.as_object().unwrap().keys();
+            described.extend(methods.map(|method| format!("{} {path}", method.to_uppercase())));
         }
+        let mut tables: Vec<String> =
+            ENDPOINTS.iter().map(|it| format!("{} {}", it.method, it.path)).collect();
+        tables.extend(machine::ENDPOINTS.iter().map(|it| format!("POST {}", it.path)));
+        // The stream stands apart.
+        tables.push("GET /api/v1/events".to_owned());
+        described.sort();
+        tables.sort();
+        assert_eq!(described, tables);
+        // Every reference leads somewhere.
+        let text = world.document.to_string();
+        for part in text.split("\"$ref\":\"").skip(1) {
+            common::schema::follow(&world.document, part.split('"').next().unwrap());
+        }
+        // The router knows each of them: an unknown path is answered 404 without a token, these 401.
+        for row in ENDPOINTS {
+            let path = row.path.replace(['{', '}'], "");
+            let request = world.client.request(row.method.parse().unwrap(), world.url(&path));
+            assert_eq!(world.send(request).await.status, 401, "{} {}", row.method, row.path);
+        }
+        world.stop().await;
     }
-    world.stop().await;
+}
+
+on_both! {
+    async fn lists_go_on_at_links_next_and_newest_activity_comes_first(world) {
+        for number in 1..=5 {
+            world.post("/issues", json!({ "title": format!("Issue {number}") })).await;
+        }
+        world.post("/issues/ACME-2/comments", json!({ "body": "news" })).await;
+        let mut url = "/issues?per_page=2&status=todo,backlog".to_owned();
+        let mut seen = Vec::new();
+        loop {
+            let page = world.call("GET", &url, None).await;
+            let ids = page.body["data"].as_array().unwrap().iter();
+            seen.extend(ids.map(|it| it["id"].as_str().unwrap().to_owned()));
+            let Some(next) = page.body["links"]["next"].as_str() else { break };
+            let start = world.url("");
+            url = next.strip_prefix(&start).expect("an address of this server").to_owned();
+        }
+        assert_eq!(seen, ["ACME-2", "ACME-5", "ACME-4", "ACME-3", "ACME-1"]);
+        world.stop().await;
+    }
+}
+
+on_both! {
+    async fn a_token_of_another_workspace_finds_nothing_of_ours(world) {
+        let things = furnish(&world).await;
+        // The same prefix: an identifier alone must not lead here.
+        let (other, _) = world.other("acme-two").await;
+        for row in ENDPOINTS {
+            if row.path.contains('{') {
+                let path = things.path(row.path);
+                let reply = if row.body == Some(FILE) {
+                    let path = path.replace("/api/v1", "");
+                    world.attach_as(&other, &path, "a.txt", "x").await
+                } else {
+                    world.call_as(&other, row.method, &path, row.body.map(common::sample)).await
+                };
+                assert_eq!(reply.status, 404, "{} {}: {}", row.method, row.path, reply.body);
+            } else if row.method == "GET" {
+                let reply = world.call_as(&other, "GET", row.path, None).await;
+                let text = String::from_utf8(reply.bytes).unwrap();
+                assert!(!text.contains(MARK), "{} {text}", row.path);
+            }
+        }
+        world.stop().await;
+    }
 }

@@ -13,7 +13,31 @@ use ostler_server::people::ENDPOINTS;
 use ostler_server::secrets::Keyring;
 use ostler_server::settings::Settings;
 use ostler_server::{Admin, Limits, Server, system_clock};
+use ostler_testkit::postgres::ScratchPostgres;
 use serde_json::{Value, json};
+
+/// Each test twice: on SQLite, and on PostgreSQL where the machine has it.
+#[macro_export]
+macro_rules! on_both {
+    ($(async fn $name:ident($world:ident) $body:block)*) => { $(
+        mod $name {
+            use super::*;
+
+            async fn run($world: World) $body
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_sqlite() {
+                run(World::start().await).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn on_postgres() {
+                let Some(world) = World::start_on_postgres(stringify!($name)).await else { return };
+                run(world).await;
+            }
+        }
+    )* };
+}
 
 /// In every text of the world, so that it is found where it must not be.
 pub const MARK: &str = "xyzzy";
@@ -39,7 +63,7 @@ impl Reply {
 
 pub struct World {
     server: Option<Server>,
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
     pub database: String,
     pub address: SocketAddr,
     pub client: reqwest::Client,
@@ -61,6 +85,22 @@ impl World {
     pub async fn start_with(set: impl FnOnce(&mut Settings)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let database = format!("sqlite:{}", dir.path().join("ostler.db").display());
+        Self::start_on(database, Some(dir), set).await
+    }
+
+    /// On a database of its own in the PostgreSQL that the tests of a process share.
+    pub async fn start_on_postgres(test: &str) -> Option<Self> {
+        let postgres = ScratchPostgres::shared(test)?;
+        let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(60).collect();
+        let database = postgres.create_database(&format!("p{}", name.to_lowercase()));
+        Some(Self::start_on(database, None, |_| {}).await)
+    }
+
+    async fn start_on(
+        database: String,
+        dir: Option<tempfile::TempDir>,
+        set: impl FnOnce(&mut Settings),
+    ) -> Self {
         let admin = Admin::open(&database, keyring()).await.unwrap();
         let made = admin.init("acme", "admin@example.com").await.unwrap();
         admin.close().await;
