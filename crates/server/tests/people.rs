@@ -1,5 +1,14 @@
 //! Every endpoint of `/api/v1` once, in a life as a team has it; each answer is held against the document.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
+
+#[macro_use]
 mod common;
 
 use common::{MARK, World, furnish};

@@ -1,5 +1,14 @@
 //! Every endpoint of the table refuses what it must: generated from the table and the schemas.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
+
+#[macro_use]
 mod common;
 
 use common::{Reply, Things, World, furnish, sample};

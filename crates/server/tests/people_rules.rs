@@ -1,5 +1,15 @@
-//! What the people's side promises beyond shapes: who gets which task, what wakes a machine, what is never shown.
+//! What the people's side promises beyond shapes: who gets which task, what wakes a machine, what is never
+//! shown.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
+
+#[macro_use]
 mod common;
 
 use std::time::Duration;
@@ -210,7 +220,8 @@ on_both! {
 on_both! {
     async fn html_that_scripts_is_harmless_when_it_comes_back(world) {
         let bad = "<p onclick=\"x()\">Hi</p><script>alert(1)</script><img src=x onerror=alert(1)>\
-                   <a href=\"javascript:alert(1)\">l</a><iframe src=\"//e.example\"></iframe><svg/onload=alert(1)>";
+                   <a href=\"javascript:alert(1)\">l</a><iframe src=\"//e.example\"></iframe>\
+                   <svg/onload=alert(1)>";
         let harmless = |html: &Value| {
             let html = html.as_str().unwrap().to_lowercase();
             for trick in ["<script", "onclick", "onerror", "javascript:", "<iframe", "<svg", "onload"] {

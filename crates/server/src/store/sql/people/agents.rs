@@ -171,6 +171,7 @@ pub(crate) async fn show(
 }
 
 /// The agent of this name that is not archived.
+#[allow(dead_code, reason = "for commands on the same machine")]
 pub(crate) async fn find(
     conn: &mut Conn,
     workspace_id: i64,
