@@ -1,8 +1,8 @@
 //! The people's endpoints, `/api/v1/…`: one table, and one way in for all of them.
 //!
-//! Every request passes the same checks in the same order: credentials, rate, ability, body; then existence and
-//! what the call asks for. The table also says which schema a body has (`schemas.json`): fields that it does
-//! not name are refused, except on the endpoints that clients of others use, whose schemas are open. The
+//! Every request passes the same checks in the same order: credentials, rate, ability, body; then existence
+//! and what the call asks for. The table also says which schema a body has (`schemas.json`): fields that it
+//! does not name are refused, except on the endpoints that clients of others use, whose schemas are open. The
 //! document at `/openapi.json` is made from the same table and the same schemas.
 
 mod agents;
@@ -39,6 +39,7 @@ use crate::app::App;
 use crate::auth::{Identity, TokenKind};
 use crate::http::{Fault, bearer, read_json};
 use crate::machine::{limits, too_many};
+use crate::observe::Scheme;
 use crate::rate::Bucket;
 use call::{Call, Sent};
 pub use table::{Ability, Answer, ENDPOINTS, Endpoint, FILE, Shape};
@@ -115,7 +116,7 @@ async fn handle(
     let standing = app.rates.count(Bucket::Api, identity.token_id);
     let answer = match standing.refused {
         Some(seconds) => Err(too_many(seconds)),
-        None => run(app, endpoint, identity, (params, address), parts, body).await,
+        None => run(app, endpoint, identity, params, parts, body).await,
     };
     let mut response = answer.unwrap_or_else(Fault::into_response);
     limits(&mut response, standing);
@@ -150,7 +151,7 @@ async fn run(
     app: Arc<App>,
     endpoint: &'static Endpoint,
     identity: Arc<Identity>,
-    (params, address): (Option<Vec<(String, String)>>, Option<IpAddr>),
+    params: Option<Vec<(String, String)>>,
     parts: axum::http::request::Parts,
     body: Body,
 ) -> Result<Response, Fault> {
@@ -168,8 +169,8 @@ async fn run(
             Sent::Json(value)
         }
     };
-    let call =
-        Call { app, identity, params, address, uri: parts.uri, headers: parts.headers, sent };
+    let scheme = parts.extensions.get::<Scheme>().map_or("http", |scheme| scheme.0);
+    let call = Call { app, identity, params, scheme, uri: parts.uri, headers: parts.headers, sent };
     (endpoint.run)(call).await
 }
 
