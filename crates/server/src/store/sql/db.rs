@@ -281,6 +281,14 @@ impl Conn {
         self.execute("COMMIT", Vec::new()).await.map(drop)
     }
 
+    /// Closes the connection instead of giving it back: what it had begun ends with it.
+    pub(crate) fn discard(self) {
+        match self {
+            Self::Sqlite(mut conn) => conn.close_on_drop(),
+            Self::Postgres(mut conn) => conn.close_on_drop(),
+        }
+    }
+
     /// Ends it; it did nothing. A connection that cannot even do this must be closed.
     pub(crate) async fn rollback(&mut self) -> Result<(), DbError> {
         self.execute("ROLLBACK", Vec::new()).await.map(drop)

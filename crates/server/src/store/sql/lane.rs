@@ -244,22 +244,43 @@ impl Lane {
     }
 
     async fn begin(&mut self) -> Result<Tx, StoreError> {
-        let mut conn = match self.conn.take() {
-            Some(conn) => conn,
-            None => self.shared.connect().await?,
-        };
-        conn.begin().await?;
         Ok(Tx {
-            conn,
+            conn: self.begun().await?,
             shared: Arc::clone(&self.shared),
             now: (self.shared.clock)(),
             hints: Hints::default(),
         })
     }
 
+    /// A connection that has begun a transaction. The one that was kept may be dead by now; nothing was done on
+    /// it yet, so another one may begin instead.
+    async fn begun(&mut self) -> Result<Conn, StoreError> {
+        if let Some(mut conn) = self.conn.take() {
+            match conn.begin().await {
+                Ok(()) => return Ok(conn),
+                Err(error) => {
+                    tracing::debug!(%error, "a lane's connection is replaced");
+                    conn.discard();
+                }
+            }
+        }
+        let mut conn = self.shared.connect().await?;
+        match conn.begin().await {
+            Ok(()) => Ok(conn),
+            Err(error) => {
+                conn.discard();
+                Err(error.into())
+            }
+        }
+    }
+
     /// Commits; afterwards tells others.
     async fn commit(&mut self, mut tx: Tx) -> Result<(), StoreError> {
-        tx.conn.commit().await?;
+        if let Err(error) = tx.conn.commit().await {
+            // Perhaps it is still open, with its locks.
+            tx.conn.discard();
+            return Err(error.into());
+        }
         self.conn = Some(tx.conn);
         (self.shared.on_hints)(tx.hints);
         Ok(())
@@ -267,8 +288,9 @@ impl Lane {
 
     /// Gives up a transaction; a connection that cannot is closed.
     async fn rollback(&mut self, mut tx: Tx) {
-        if tx.conn.rollback().await.is_ok() {
-            self.conn = Some(tx.conn);
+        match tx.conn.rollback().await {
+            Ok(()) => self.conn = Some(tx.conn),
+            Err(_) => tx.conn.discard(),
         }
     }
 

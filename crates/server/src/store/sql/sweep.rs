@@ -14,7 +14,7 @@ const LEASES_MAX: usize = 500;
 const LOCK: i64 = 0x6f73_746c_6572;
 
 /// Sweeps once.
-pub(super) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> {
+pub(crate) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> {
     if tx.conn.is_postgres() {
         // Of the transaction: it ends with it, however that ends.
         let sql =
