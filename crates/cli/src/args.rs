@@ -1,5 +1,6 @@
 //! The command line: what can be asked, and the help that teaches it.
 
+pub(crate) mod administer;
 pub(crate) mod server;
 
 use camino::Utf8PathBuf;

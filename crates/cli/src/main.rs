@@ -13,6 +13,7 @@ mod logging;
 mod offline;
 mod output;
 mod signals;
+mod table;
 
 use std::process::ExitCode;
 

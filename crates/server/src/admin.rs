@@ -26,7 +26,8 @@ const TOKEN_DAYS: u32 = 365;
 /// number.
 const FIRST_START_LOCK: i64 = 0x6f73_7466_6972_7374;
 
-/// An open database.
+/// An open database. A clone is the same one.
+#[derive(Clone)]
 pub struct Admin {
     app: Arc<App>,
 }

@@ -6,6 +6,10 @@ use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 
 use super::JsonFlag;
+use super::administer::{
+    AgentCommand, FleetTaskCommand, RuntimeCommand, SkillCommand, TokenCommand, UserCommand,
+    WorkspaceCommand,
+};
 
 #[derive(Debug, Args)]
 #[command(
@@ -108,4 +112,25 @@ pub(crate) enum ServerCommand {
         #[command(flatten)]
         json: JsonFlag,
     },
+    /// Workspaces: a team's issues, agents and machines
+    #[command(subcommand)]
+    Workspace(WorkspaceCommand),
+    /// People of a workspace
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Agents: who work on issues
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// Skills: documents that go with an agent's tasks
+    #[command(subcommand)]
+    Skill(SkillCommand),
+    /// Tokens of machines, people and programs
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Runtimes: agent CLIs on machines
+    #[command(subcommand)]
+    Runtime(RuntimeCommand),
+    /// Tasks: look, cancel, run again, decide
+    #[command(subcommand)]
+    Task(FleetTaskCommand),
 }
