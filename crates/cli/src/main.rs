@@ -9,6 +9,7 @@ mod commands;
 mod context;
 mod daemon_client;
 mod error;
+mod fleet_client;
 mod logging;
 mod offline;
 mod output;

@@ -53,6 +53,8 @@ pub(crate) fn record(record: &Value) -> Result<(), Failure> {
     for (name, value) in fields {
         match value {
             Value::Null => {}
+            Value::String(text) if text.is_empty() => {}
+            Value::Array(values) if values.is_empty() => {}
             Value::String(text) if text.contains('\n') => texts.push((name, text)),
             value => lines.push(format!("{name:width$}  {}", cell(Some(value)))),
         }
@@ -75,11 +77,13 @@ fn cell(value: Option<&Value>) -> String {
         Some(Value::Array(values)) => {
             values.iter().map(|value| cell(Some(value))).collect::<Vec<_>>().join(", ")
         }
-        Some(Value::Object(fields)) => match (fields.get("name"), fields.get("id")) {
-            (Some(name), _) => cell(Some(name)),
-            (None, Some(id)) => cell(Some(id)),
-            (None, None) => output::safe(&Value::Object(fields.clone()).to_string()).into_owned(),
-        },
+        Some(record @ Value::Object(fields)) => {
+            let told = ["name", "path", "message", "id"].iter().find_map(|name| fields.get(*name));
+            match told {
+                Some(told) => cell(Some(told)),
+                None => output::safe(&record.to_string()).into_owned(),
+            }
+        }
         Some(value) => value.to_string(),
     }
 }
