@@ -31,6 +31,7 @@ pub(crate) struct App {
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) rates: Rates,
     pub(crate) machines: Arc<Machines>,
+    pub(crate) github: crate::machine::lend::Apps,
     /// Places for event streams.
     pub(crate) streams: Arc<tokio::sync::Semaphore>,
     /// Waiting claims and streams end when the server stops.
@@ -150,7 +151,8 @@ impl App {
     ) -> Self {
         let rates = Rates::new(settings.limits, store.shared().metrics.refused.clone());
         let streams = Arc::new(tokio::sync::Semaphore::new(crate::events::STREAMS_MAX));
-        Self { settings, store, board, tokens, rates, machines, streams, stopping }
+        let github = crate::machine::lend::Apps::new();
+        Self { settings, store, board, tokens, rates, machines, github, streams, stopping }
     }
 
     /// The machine, from memory or from the database; `NotFound` when it never registered.

@@ -11,6 +11,7 @@ mod board;
 pub mod config;
 pub mod delivery;
 mod events;
+pub mod github;
 pub mod harness;
 mod health;
 mod http;

@@ -1,13 +1,13 @@
-//! The real Claude Code in tests: where it is, its environment, and what to do when it is not there.
+//! The real Claude Code in tests: where it is, and its environment.
 //!
 //! It is proprietary and never part of this repository; `.ci/install-claude` puts the pinned version
 //! into a cache folder outside the checkout. Deliberately absent: installing anything from a test.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::model::ModelEndpoint;
+use crate::real::{self, Program};
 
 /// The version that tests run against; `.ci/install-claude` installs the same (held by a tidy test).
 pub const CLAUDE_VERSION: &str = "2.1.332";
@@ -50,35 +50,8 @@ pub fn claude_env(endpoint: &ModelEndpoint, home: &Path) -> Vec<(OsString, OsStr
     pairs.into_iter().map(|(key, value)| (key.into(), value)).collect()
 }
 
-/// For a test that needs a real program: passes `found` on, and counts the test as run. Without it the
-/// test `name` is skipped with a printed reason, or fails when `CI` is set.
-///
-/// ```no_run
-/// # use ostler_testkit::claude::{find_claude, require_or_skip};
-/// let Some(claude) = require_or_skip("claude_success", find_claude()) else {
-///     return;
-/// };
-/// ```
+/// [`real::require_or_skip`] for Claude Code.
 #[track_caller]
 pub fn require_or_skip<T>(name: &str, found: Option<T>) -> Option<T> {
-    if found.is_some() {
-        count(name);
-    } else if std::env::var_os("CI").is_some() {
-        panic!("{name}: the real program is missing; run .ci/install-claude first");
-    } else {
-        eprintln!(
-            "{name}: skipped, the real program is not installed (.ci/install-claude does it)"
-        );
-    }
-    found
-}
-
-/// One file per test that ran against a real program, so that `.ci/run` can say how many did.
-fn count(name: &str) {
-    let Some(folder) = std::env::var_os("OSTLER_TEST_REAL_COUNT_DIR") else {
-        return;
-    };
-    let folder = PathBuf::from(folder);
-    fs::create_dir_all(&folder).expect("the folder that counts tests");
-    fs::write(folder.join(name.replace('/', "-")), "").expect("a file that counts this test");
+    real::require_or_skip(name, Program::Claude, found)
 }

@@ -1,7 +1,8 @@
 //! Development only: what tests of the other crates share.
 //!
-//! Owns: a scripted model endpoint ([`model`]), the real Claude Code for tests ([`claude`]), helpers
-//! around processes and scratch folders ([`process`], [`scratch`]), a clock turned by hand
+//! Owns: a scripted model endpoint ([`model`]), the real Claude Code ([`claude`]) and a private
+//! PostgreSQL ([`postgres`]) for tests, what becomes of a test without its real program ([`real`]),
+//! helpers around processes and scratch folders ([`process`], [`scratch`]), a clock turned by hand
 //! ([`clock`]) and the checks that hold the workspace in shape ([`tidy`]). The binary `fake-agent`
 //! plays agents that misbehave. Deliberately absent: anything that ships. No crate depends on this one
 //! other than as a dev-dependency.
@@ -18,6 +19,8 @@
 pub mod claude;
 pub mod clock;
 pub mod model;
+pub mod postgres;
 pub mod process;
+pub mod real;
 pub mod scratch;
 pub mod tidy;

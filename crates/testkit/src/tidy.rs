@@ -24,7 +24,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("agents", &["core"]),
     ("supervise", &["core"]),
     ("host", &["core", "proto", "journal", "agents", "supervise"]),
-    ("cli", &["core", "proto", "journal", "agents", "supervise", "host"]),
+    ("server", &["core", "proto"]),
+    ("cli", &["core", "proto", "journal", "agents", "supervise", "host", "server"]),
     ("testkit", &["core", "proto", "host"]),
 ];
 

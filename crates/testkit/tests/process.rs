@@ -111,7 +111,10 @@ fn a_missing_program_skips_at_home_and_fails_where_ci_is_set() {
     let home = case("case_without_the_program", &[]);
     let said = String::from_utf8_lossy(&home.stderr);
     assert!(home.status.success(), "{home:?}");
-    assert!(said.contains("a/case: skipped, the real program is not installed"), "{said}");
+    assert!(
+        said.contains("a/case: skipped, the real program (Claude Code) is not installed"),
+        "{said}"
+    );
     let ci = case("case_without_the_program", &[("CI", "true")]);
     assert!(!ci.status.success(), "{ci:?}");
 }
@@ -124,8 +127,12 @@ fn a_test_that_ran_is_counted_by_a_file() {
     for name in ["case_without_the_program", "case_with_the_program"] {
         assert!(case(name, &[("OSTLER_TEST_REAL_COUNT_DIR", folder)]).status.success());
     }
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
-    assert_eq!(files.collect::<Vec<_>>(), ["a-case"]);
+    let files = |folder: &str| {
+        let files = std::fs::read_dir(folder).unwrap();
+        files.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
+    };
+    assert_eq!(files(folder), ["claude"]);
+    assert_eq!(files(&format!("{folder}/claude")), ["a-case"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::fs;
 
 use ostler_testkit::claude::CLAUDE_VERSION;
+use ostler_testkit::postgres::VERSION_MIN;
 use ostler_testkit::tidy;
 
 #[test]
@@ -53,4 +54,10 @@ fn the_requirements_table_names_the_tests_there_are() {
 fn the_installed_and_the_tested_claude_are_one_version() {
     let script = fs::read_to_string(tidy::root().join(".ci/install-claude")).unwrap();
     assert!(script.contains(&format!("\nversion={CLAUDE_VERSION} ")));
+}
+
+#[test]
+fn the_installed_postgresql_is_new_enough_for_the_tests() {
+    let script = fs::read_to_string(tidy::root().join(".ci/install-postgresql")).unwrap();
+    assert!(script.contains(&format!("\nversion_min={VERSION_MIN} ")));
 }

@@ -1,5 +1,5 @@
-//! Tests of the lease machine, written from the protocol's page and its requirements (`f_088_…` is F-088). Random
-//! sequences against a simple model stand in `tests/model.rs`.
+//! Tests of the lease machine, written from the protocol's page and its requirements (`f_088_…` is F-088).
+//! Random sequences against a simple model stand in `tests/model.rs`.
 
 mod attempts;
 mod cancel;

@@ -7,13 +7,14 @@ use ostler_proto::lease::{
 };
 use serde_json::{Map, Value};
 
+use super::lend;
 use crate::app::App;
+use crate::harness::{self, HarnessFacts};
 use crate::http::instant;
 use crate::store::{ACTOR_PROVIDER, AgentFacts, Claimed, Facts, SkillFacts};
-
+use crate::text;
 use crate::thread::{self, ThreadBounds};
 use crate::version::Capabilities;
-use crate::{harness, text};
 
 /// Builds it. Nothing here can fail the claim: the task is given already.
 pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Claimed) -> Envelope {
@@ -21,8 +22,10 @@ pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Cla
     if facts.agent.provider == ACTOR_PROVIDER {
         facts.repositories.clear();
     }
-    let agent = agent(app, &facts.agent);
-    let workspace = workspace(capabilities, &facts);
+    let mut agent = agent(app, &facts.agent);
+    let loan = lend::lend(app, task.workspace_id, &facts, &mut agent.custom_env).await;
+    let mut workspace = workspace(capabilities, &facts);
+    workspace.committer = loan.committer;
     let identifier = format!("{}-{}", facts.workspace_prefix, task.issue_number);
     let has_checkout = !facts.repositories.is_empty();
     let skills = std::mem::take(&mut facts.skills).into_iter().map(skill).collect();
@@ -36,7 +39,7 @@ pub(super) async fn of(app: &Arc<App>, capabilities: &Capabilities, claimed: Cla
         agent,
         workspace,
         issue: issue(capabilities, identifier, facts),
-        harness: harness::sentences(harness::HarnessFacts { has_checkout, has_lent_token: false }),
+        harness: harness::sentences(HarnessFacts { has_checkout, has_lent_token: loan.has_token }),
         skills,
         context: Map::new(),
     }

@@ -7,6 +7,7 @@
 mod calls;
 mod claim;
 mod envelope;
+pub(crate) mod lend;
 mod register;
 
 use std::net::SocketAddr;

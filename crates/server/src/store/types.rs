@@ -158,6 +158,8 @@ pub struct Facts {
     pub workspace_context: String,
     /// The prefix of its issues.
     pub workspace_prefix: String,
+    /// The GitHub App it lends its agents, if it has one.
+    pub github: Option<GithubFacts>,
     /// What may be checked out: name and URL.
     pub repositories: Vec<(String, String)>,
     /// The issue's title.
@@ -176,6 +178,19 @@ pub struct Facts {
     pub session_id: Option<String>,
     /// And its directory.
     pub work_dir: Option<String>,
+}
+
+/// A GitHub App, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GithubFacts {
+    /// The App's id.
+    pub app_id: String,
+    /// Its installation, if somebody said which.
+    pub installation_id: Option<String>,
+    /// GitHub's API.
+    pub base_url: String,
+    /// Its private key, sealed.
+    pub sealed_key: String,
 }
 
 /// An agent, as a run needs it.

@@ -8,7 +8,7 @@ use ostler_core::clock::Timestamp;
 use super::claim::Given;
 use super::db::{Conn, DbError, Row, args};
 use super::lane::Tx;
-use crate::store::{AgentFacts, Claimed, CommentFacts, Facts, SkillFacts};
+use crate::store::{AgentFacts, Claimed, CommentFacts, Facts, GithubFacts, SkillFacts};
 
 /// Comments of an issue that are read for a run, as many as a thread has at most; older ones are counted.
 const COMMENTS_MAX: usize = 40;
@@ -41,7 +41,7 @@ pub(super) async fn of(
     let facts = |given: Given| {
         let task = given.task;
         let mut facts = Facts { agent: found(&agents, &task.agent_id), ..Facts::default() };
-        (facts.workspace_slug, facts.workspace_context, facts.workspace_prefix) =
+        ((facts.workspace_slug, facts.workspace_context, facts.workspace_prefix), facts.github) =
             found(&workspaces, &task.workspace_id);
         (facts.title, facts.description, facts.acceptance_criteria) =
             found(&issues, &task.issue_id);
@@ -60,10 +60,27 @@ fn found<K: Eq + Hash, V: Clone + Default>(all: &HashMap<K, V>, key: &K) -> V {
 
 type Texts = (String, String, String);
 
-async fn workspaces_of(conn: &mut Conn, ids: Vec<i64>) -> Result<HashMap<i64, Texts>, DbError> {
-    let any = conn.any("id", 1);
-    let sql = format!("SELECT id, slug, context, prefix FROM workspaces WHERE {any}");
-    keyed(conn.rows(&sql, args![ids]).await?, |row| Ok((row.text()?, row.text()?, row.text()?)))
+async fn workspaces_of(
+    conn: &mut Conn,
+    ids: Vec<i64>,
+) -> Result<HashMap<i64, (Texts, Option<GithubFacts>)>, DbError> {
+    let any = conn.any("w.id", 1);
+    let sql = format!(
+        "SELECT w.id, w.slug, w.context, w.prefix, g.app_id, g.installation_id, g.base_url, g.sealed_key \
+         FROM workspaces w LEFT JOIN github_apps g ON g.workspace_id = w.id WHERE {any}"
+    );
+    keyed(conn.rows(&sql, args![ids]).await?, |row| {
+        let texts = (row.text()?, row.text()?, row.text()?);
+        let (app_id, installation_id) = (row.opt_text()?, row.opt_text()?);
+        let (base_url, sealed_key) = (row.opt_text()?, row.opt_text()?);
+        let github = app_id.map(|app_id| GithubFacts {
+            app_id,
+            installation_id,
+            base_url: base_url.unwrap_or_default(),
+            sealed_key: sealed_key.unwrap_or_default(),
+        });
+        Ok((texts, github))
+    })
 }
 
 async fn issues_of(conn: &mut Conn, ids: Vec<i64>) -> Result<HashMap<i64, Texts>, DbError> {

@@ -62,7 +62,11 @@ async fn equal(store: SqlStore, clock: TestClock, ops: &[Op]) -> SqlStore {
         let (expected, answer) = (model.apply(op).await, other.apply(op).await);
         assert_eq!(answer, expected, "operation {at}: {op:?}");
     }
-    assert_eq!(other.contents().await, model.contents().await);
+    let (expected, contents) = (model.contents().await, other.contents().await);
+    for (contents, expected) in contents.iter().zip(&expected) {
+        assert_eq!(contents, expected);
+    }
+    assert_eq!(contents.len(), expected.len());
     other.world.store
 }
 

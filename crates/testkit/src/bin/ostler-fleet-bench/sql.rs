@@ -59,8 +59,8 @@ pub(crate) fn tasks(name: &str, count: u64, state: &str) -> String {
     numbers(count)
         + &format!(
             "INSERT INTO tasks (id, workspace_id, issue_id, agent_id, state, rank, parked, attempts, hand_backs, parks, \
-             cancel_requested, worked_us, lines, lines_before, created_at) \
-             SELECT '{name}{state}' || i, s.workspace_id, s.id, a.id, '{state}', i, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+             cancel_requested, worked_us, lines, lines_before, line_bytes, pruned, created_at) \
+             SELECT '{name}{state}' || i, s.workspace_id, s.id, a.id, '{state}', i, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
              FROM n JOIN (SELECT id, row_number() OVER (ORDER BY id) - 1 AS at, count(*) OVER () AS many FROM agents \
              WHERE name LIKE '{name}-%') AS a ON a.at = n.i % a.many JOIN issues AS s ON s.number = n.i"
         )
@@ -71,8 +71,8 @@ pub(crate) fn finished(name: &str, count: u64, issues: u64) -> String {
     numbers(count)
         + &format!(
             "INSERT INTO tasks (id, workspace_id, issue_id, agent_id, state, rank, parked, attempts, hand_backs, parks, \
-             cancel_requested, worked_us, lines, lines_before, created_at, ended_at) \
-             SELECT 'finished' || i, s.workspace_id, s.id, a.id, 'completed', i, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1 \
+             cancel_requested, worked_us, lines, lines_before, line_bytes, pruned, created_at, ended_at) \
+             SELECT 'finished' || i, s.workspace_id, s.id, a.id, 'completed', i, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1 \
              FROM n JOIN issues AS s ON s.number = 1 + n.i % {issues} JOIN agents AS a ON a.name = '{name}-1'"
         )
 }
