@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::app::App;
 use crate::auth::Identity;
 use crate::http::{Fault, header_text, json};
+use crate::observe::Scheme;
 use crate::store::StoreError;
 use crate::store::sql::db::Conn;
 use crate::store::sql::lane::Tx;
@@ -38,7 +39,7 @@ pub(super) struct Call {
     pub(super) identity: Arc<Identity>,
     pub(super) params: Vec<(String, String)>,
     /// How the client reached us, or our proxy.
-    pub(super) scheme: &'static str,
+    pub(super) scheme: Scheme,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
     pub(super) sent: Sent,
@@ -203,7 +204,7 @@ impl Call {
         let Some(host) = header_text(&self.headers, "host").filter(good) else {
             return String::new();
         };
-        format!("{}://{host}", self.scheme)
+        format!("{}://{host}", self.scheme.0)
     }
 }
 
