@@ -1,5 +1,7 @@
 //! The command line: what can be asked, and the help that teaches it.
 
+pub(crate) mod administer;
+pub(crate) mod issue;
 pub(crate) mod server;
 
 use camino::Utf8PathBuf;
@@ -43,6 +45,9 @@ pub(crate) enum Command {
     Daemon(DaemonArgs),
     /// Serve a team: issues, agents and machines over HTTP, and its administration
     Server(Box<server::ServerArgs>),
+    /// Write, list and assign a team's issues, on a server
+    #[command(subcommand)]
+    Issue(issue::IssueCommand),
     /// Check or export the journal; the daemon may run or be stopped
     #[command(subcommand)]
     Journal(JournalCommand),

@@ -9,10 +9,12 @@ mod commands;
 mod context;
 mod daemon_client;
 mod error;
+mod fleet_client;
 mod logging;
 mod offline;
 mod output;
 mod signals;
+mod table;
 
 use std::process::ExitCode;
 

@@ -63,6 +63,17 @@ fn r_91_every_command_of_the_guide_exists() {
 }
 
 #[test]
+fn every_command_of_the_servers_guide_exists() {
+    let mut commands = commands(&page("docs/server.md"));
+    commands.extend(self::commands(&page("README.md")));
+    assert!(commands.len() > 15, "the guide names commands: {commands:?}");
+    for words in commands {
+        let first = words.get(..1).unwrap_or_default();
+        assert!(exists(&words) || exists(first), "`ostler {}` is no command", words.join(" "));
+    }
+}
+
+#[test]
 fn r_91_upgrade_and_rollback_are_there_step_by_step() {
     let guide = page("docs/operating.md").to_lowercase();
     for step in [

@@ -1,13 +1,24 @@
 //! Administration on the same machine: the database is opened directly, beside a server or without one.
 
-use crate::auth::TokenKind;
+mod people;
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::app::{App, Machines};
+use crate::auth::{TokenKind, Tokens};
+use crate::board::Board;
 use crate::secrets::Keyring;
 use crate::server::system_clock;
+use crate::settings::Settings;
 use crate::store::StoreError;
 use crate::store::sql::db::args;
 use crate::store::sql::people::{agents, issues, tokens, workspaces};
 use crate::store::sql::transfer::{self, Moved, TransferError};
 use crate::store::sql::{OpenError, Opening, SqlStore};
+
+pub use people::AdminFault;
 
 /// Days that a token of `init` lives.
 const TOKEN_DAYS: u32 = 365;
@@ -15,9 +26,10 @@ const TOKEN_DAYS: u32 = 365;
 /// number.
 const FIRST_START_LOCK: i64 = 0x6f73_7466_6972_7374;
 
-/// An open database.
+/// An open database. A clone is the same one.
+#[derive(Clone)]
 pub struct Admin {
-    store: SqlStore,
+    app: Arc<App>,
 }
 
 /// What `init` made.
@@ -53,20 +65,24 @@ impl Admin {
             policy: ostler_core::lease::Policy::DEFAULT,
             clock: system_clock(),
             // A server that runs beside looks for itself every second or two.
-            on_hints: std::sync::Arc::new(|_| {}),
+            on_hints: Arc::new(|_| {}),
         };
-        Ok(Self { store: SqlStore::open(opening).await? })
+        let store = SqlStore::open(opening).await?;
+        let parts = (Arc::new(Board::new()), Arc::new(Tokens::new()), Arc::new(Machines::new()));
+        let settings = Settings::new(database.to_owned());
+        Ok(Self { app: Arc::new(App::new(settings, store, parts, CancellationToken::new())) })
     }
 
-    /// With a store that is open.
-    pub(crate) fn of(store: SqlStore) -> Self {
-        Self { store }
+    /// Within a server.
+    pub(crate) fn of(app: Arc<App>) -> Self {
+        Self { app }
     }
 
     /// Makes workspace and administrator if they are not there, and fresh tokens.
     pub async fn init(&self, slug: &str, email: &str) -> Result<Initialised, StoreError> {
         let (slug, email) = (slug.to_owned(), email.to_owned());
-        self.store
+        self.app
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let workspace_id = workspaces::ensure(tx, &slug, &slug).await?;
@@ -97,7 +113,8 @@ impl Admin {
         email: &str,
     ) -> Result<Option<FirstStart>, StoreError> {
         let (slug, email) = (slug.to_owned(), email.to_owned());
-        self.store
+        self.app
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     if tx.conn.is_postgres() {
@@ -136,7 +153,8 @@ impl Admin {
     ) -> Result<i64, StoreError> {
         let (workspace, name, provider) =
             (workspace.to_owned(), name.to_owned(), provider.to_owned());
-        self.store
+        self.app
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let workspace_id = workspaces::find(&mut tx.conn, &workspace).await?;
@@ -155,7 +173,8 @@ impl Admin {
         agent_id: i64,
     ) -> Result<String, StoreError> {
         let (workspace, title) = (workspace.to_owned(), title.to_owned());
-        self.store
+        self.app
+            .store
             .write(move |tx| {
                 Box::pin(async move {
                     let workspace_id = workspaces::find(&mut tx.conn, &workspace).await?;
@@ -173,7 +192,7 @@ impl Admin {
         &self,
         out: &mut (dyn std::io::Write + Send),
     ) -> Result<Moved, TransferError> {
-        transfer::export(&self.store, out).await
+        transfer::export(&self.app.store, out).await
     }
 
     /// Fills an empty database from an [export](Self::export), in one transaction. What is no export, or needs
@@ -185,13 +204,13 @@ impl Admin {
     ) -> Result<Moved, TransferError> {
         let input = transfer::check_head(input, &keyring)?;
         let admin = Self::open(database, keyring).await?;
-        let moved = transfer::import(&admin.store, input).await;
+        let moved = transfer::import(&admin.app.store, input).await;
         admin.close().await;
         moved
     }
 
     /// Closes the database.
     pub async fn close(self) {
-        self.store.close().await;
+        self.app.store.close().await;
     }
 }

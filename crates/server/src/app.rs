@@ -143,6 +143,18 @@ impl Machines {
 }
 
 impl App {
+    pub(crate) fn new(
+        settings: Settings,
+        store: SqlStore,
+        (board, tokens, machines): (Arc<Board>, Arc<Tokens>, Arc<Machines>),
+        stopping: tokio_util::sync::CancellationToken,
+    ) -> Self {
+        let rates = Rates::new(settings.limits, store.shared().metrics.refused.clone());
+        let streams = Arc::new(tokio::sync::Semaphore::new(crate::events::STREAMS_MAX));
+        let github = crate::machine::lend::Apps::new();
+        Self { settings, store, board, tokens, rates, machines, github, streams, stopping }
+    }
+
     /// The machine, from memory or from the database; `NotFound` when it never registered.
     pub(crate) async fn machine(
         &self,

@@ -64,6 +64,10 @@ impl Config {
         flatten("", &table, &mut found);
         let (mut unknown, mut faults) = (Vec::new(), Vec::new());
         for (key, value) in found {
+            if let Some(taken) = keys::take_client(self, &key, value) {
+                faults.extend(taken.err().map(|fault| format!("{key} {fault}")));
+                continue;
+            }
             match keys::find(&key) {
                 None => unknown.push(unknown_key(&key)),
                 Some(known) => {

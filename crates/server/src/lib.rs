@@ -33,9 +33,9 @@ pub mod text;
 pub mod thread;
 pub mod version;
 
-pub use admin::{Admin, FirstStart, Initialised};
+pub use admin::{Admin, AdminFault, FirstStart, Initialised};
 pub use rate::Limits;
-pub use serve::TlsError;
+pub use serve::{TlsError, use_ring};
 pub use server::{Server, StartError, system_clock};
 pub use store::sql::OpenError;
 pub use store::sql::backup::{BackupError, backup};

@@ -77,6 +77,12 @@ pub(crate) fn tls(cert: &Utf8Path, key: &Utf8Path) -> Result<TlsAcceptor, TlsErr
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
+/// Makes ring the cryptography of every TLS connection of this process; called once at its start.
+pub fn use_ring() {
+    // A second call changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 /// Serves until `stop`; then finishes what is on its way.
 pub(crate) async fn run(
     listener: TcpListener,

@@ -13,7 +13,6 @@ use crate::admin::Admin;
 use crate::app::{App, Machines, WRITE_SEEN_EVERY};
 use crate::auth::{self, Tokens};
 use crate::board::{Board, Hints, LOOK_EVERY};
-use crate::rate::Rates;
 use crate::secrets::Keyring;
 use crate::serve::{self, TlsError};
 use crate::settings::Settings;
@@ -88,18 +87,8 @@ impl Server {
             None => None,
         };
         let stopping = CancellationToken::new();
-        let rates = Rates::new(settings.limits, store.shared().metrics.refused.clone());
-        let app = Arc::new(App {
-            settings,
-            store,
-            board,
-            tokens,
-            rates,
-            machines,
-            github: machine::lend::Apps::new(),
-            streams: Arc::new(tokio::sync::Semaphore::new(events::STREAMS_MAX)),
-            stopping: stopping.clone(),
-        });
+        let app = App::new(settings, store, (board, tokens, machines), stopping.clone());
+        let app = Arc::new(app);
         let stop = CancellationToken::new();
         let tracker = TaskTracker::new();
         let streams = axum::Router::new()
@@ -137,7 +126,7 @@ impl Server {
 
     /// Administration with the server's own connections.
     pub fn admin(&self) -> Admin {
-        Admin::of(self.app.store.clone())
+        Admin::of(Arc::clone(&self.app))
     }
 
     /// Finishes requests that are on their way, writes down what is known, and closes the database. Leases stay

@@ -11,6 +11,7 @@ use ostler_core::clock::Timestamp;
 use ostler_server::secrets::Keyring;
 use ostler_server::settings::Settings;
 use ostler_server::{Admin, Server, system_clock};
+use ostler_testkit::postgres::ScratchPostgres;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -21,6 +22,8 @@ const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Add
 
 struct Rig {
     dir: tempfile::TempDir,
+    /// A database of this, instead of SQLite.
+    postgres: Option<(&'static ScratchPostgres, &'static str)>,
     server: Option<Server>,
     client: reqwest::Client,
     daemon_token: String,
@@ -33,17 +36,23 @@ fn keyring() -> Keyring {
 
 impl Rig {
     async fn start(settings: impl FnOnce(&mut Settings)) -> Self {
-        let now = Arc::new(AtomicI64::new(0));
-        now.store(system_clock()().as_micros(), Ordering::SeqCst);
-        Self::start_at(&now, settings).await
+        let now = Arc::new(AtomicI64::new(system_clock()().as_micros()));
+        Self::start_at(&now, None, settings).await
     }
 
     /// With a clock that the test turns.
-    async fn start_at(now: &Arc<AtomicI64>, set: impl FnOnce(&mut Settings)) -> Self {
+    async fn start_at(
+        now: &Arc<AtomicI64>,
+        postgres: Option<(&'static ScratchPostgres, &'static str)>,
+        set: impl FnOnce(&mut Settings),
+    ) -> Self {
         // A second installation in one process is refused and harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
-        let database = format!("sqlite:{}", dir.path().join("ostler.db").display());
+        let database = match postgres {
+            Some((postgres, name)) => postgres.create_database(name),
+            None => format!("sqlite:{}", dir.path().join("ostler.db").display()),
+        };
         let admin = Admin::open(&database, keyring()).await.unwrap();
         let made = admin.init("acme", "admin@example.com").await.unwrap();
         let agent = admin.agent_create("acme", "Freya", "claude_code", 10).await.unwrap();
@@ -56,7 +65,7 @@ impl Rig {
         let clock = Arc::new(move || Timestamp::from_micros(now.load(Ordering::SeqCst)));
         let server = Server::start(settings, keyring(), clock).await.unwrap();
         let client = reqwest::Client::builder().build().unwrap();
-        Self { dir, server: Some(server), client, daemon_token: made.daemon_token, agent }
+        Self { dir, postgres, server: Some(server), client, daemon_token: made.daemon_token, agent }
     }
 
     fn server(&self) -> &Server {
@@ -121,6 +130,9 @@ impl Rig {
 
     /// One number of the database, read beside the server.
     async fn number(&self, sql: &'static str) -> i64 {
+        if let Some((postgres, name)) = self.postgres {
+            return postgres.sql(name, sql).trim().parse().unwrap();
+        }
         let file = self.dir.path().join("ostler.db");
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
         let mut conn = sqlx::ConnectOptions::connect(&options).await.unwrap();
@@ -308,8 +320,19 @@ const DAY: i64 = 86_400_000_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn output_and_events_of_old_tasks_are_removed_and_their_results_stay() {
+    old_output_is_removed(None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_and_events_of_old_tasks_are_removed_on_postgresql_too() {
+    let name = "output_and_events_of_old_tasks_are_removed_on_postgresql_too";
+    let Some(postgres) = ScratchPostgres::shared(name) else { return };
+    old_output_is_removed(Some((postgres, "retention"))).await;
+}
+
+async fn old_output_is_removed(postgres: Option<(&'static ScratchPostgres, &'static str)>) {
     let now = Arc::new(AtomicI64::new(system_clock()().as_micros()));
-    let rig = Rig::start_at(&now, |settings| {
+    let rig = Rig::start_at(&now, postgres, |settings| {
         settings.retention.every = Duration::from_millis(5);
     })
     .await;
@@ -334,10 +357,40 @@ async fn output_and_events_of_old_tasks_are_removed_and_their_results_stay() {
     rig.stop().await;
 }
 
+/// Every number on the page comes from PostgreSQL too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_and_readiness_on_postgresql() {
+    let Some(postgres) = ScratchPostgres::shared("metrics_and_readiness_on_postgresql") else {
+        return;
+    };
+    let now = Arc::new(AtomicI64::new(system_clock()().as_micros()));
+    let rig = Rig::start_at(&now, Some((postgres, "numbers")), |_| {}).await;
+    rig.register().await;
+    rig.server().admin().issue_for_agent("acme", "Later", rig.agent).await.unwrap();
+    let page = rig.metrics().await;
+    for part in ["ostler_tasks{state=\"queued\"} 1", "ostler_runtimes_online 1"] {
+        assert!(page.contains(part), "{part}\n{page}");
+    }
+    assert_eq!(rig.get("/readyz").await.status(), 200);
+    postgres.sql("postgres", "ALTER DATABASE numbers WITH ALLOW_CONNECTIONS false");
+    let until = Instant::now() + PATIENCE;
+    while rig.get("/readyz").await.status() != 503 {
+        // Connections that were open go one by one as they are used.
+        postgres.terminate_backends("numbers");
+        assert!(Instant::now() < until);
+    }
+    assert_eq!(rig.get("/healthz").await.status(), 200);
+    postgres.sql("postgres", "ALTER DATABASE numbers WITH ALLOW_CONNECTIONS true");
+    while rig.get("/readyz").await.status() != 200 {
+        assert!(Instant::now() < until);
+    }
+    rig.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn beyond_a_workspaces_bytes_the_oldest_output_goes_first_and_a_running_task_keeps_its_own() {
     let now = Arc::new(AtomicI64::new(system_clock()().as_micros()));
-    let rig = Rig::start_at(&now, |settings| {
+    let rig = Rig::start_at(&now, None, |settings| {
         settings.retention.every = Duration::from_millis(5);
         settings.retention.messages_bytes_max = 5_000;
         settings.retention.events_max = 10;

@@ -7,6 +7,7 @@ use std::io::Cursor;
 use camino::{Utf8Path, Utf8PathBuf};
 use ostler_server::secrets::Keyring;
 use ostler_server::{Admin, BackupError, TransferError, backup};
+use ostler_testkit::postgres::ScratchPostgres;
 use serde_json::Value;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
@@ -129,6 +130,58 @@ async fn a_server_moves_whole_from_sqlite_to_sqlite() {
         "INSERT INTO events (workspace_id, type, data, at) VALUES (1, 't', '{}', 1) RETURNING id";
     let id: i64 = sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap();
     assert_eq!(id, 901);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_moves_whole_to_postgresql_and_back() {
+    let Some(postgres) = ScratchPostgres::shared("a_server_moves_whole_to_postgresql_and_back")
+    else {
+        return;
+    };
+    let rig = Rig::new();
+    rig.filled("a.db").await;
+    let first = rig.export(&rig.url("a.db")).await;
+    let url = postgres.create_database("moved");
+    rig.import(&url, &first).await.unwrap();
+    let second = rig.export(&url).await;
+    assert_eq!(content(&second), content(&first));
+    // Numbers go on where they stopped, and what was moved can be worked with.
+    let event =
+        "INSERT INTO events (workspace_id, type, data, at) VALUES (1, 't', '{}', 1) RETURNING id";
+    let id = postgres.sql("moved", event);
+    assert_eq!(id.lines().next(), Some("901"), "{id}");
+    let admin = Admin::open(&url, keyring(7)).await.unwrap();
+    let agent = admin.agent_create("acme", "Loki", "claude_code", 1).await.unwrap();
+    admin.issue_for_agent("acme", "After the move", agent).await.unwrap();
+    admin.close().await;
+    let error = rig.import(&url, &first).await.unwrap_err();
+    assert!(matches!(error, TransferError::NotEmpty { .. }), "{error}");
+    rig.import(&rig.url("b.db"), &second).await.unwrap();
+    assert_eq!(content(&rig.export(&rig.url("b.db")).await), content(&first));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_postgresql_refuses_leaves_it_empty() {
+    let Some(postgres) = ScratchPostgres::shared("what_postgresql_refuses_leaves_it_empty") else {
+        return;
+    };
+    let rig = Rig::new();
+    rig.filled("a.db").await;
+    let export = String::from_utf8(rig.export(&rig.url("a.db")).await).unwrap();
+    let url = postgres.create_database("refused");
+    // PostgreSQL's texts have no NUL, SQLite's may.
+    let nul = export.replacen("admin@example.com", "admin\\u0000@example.com", 1);
+    let cut = &export[..export.len() - 10];
+    for text in [nul.as_str(), cut] {
+        let error = rig.import(&url, text.as_bytes()).await.unwrap_err();
+        assert!(!error.to_string().contains("admin"), "{error}");
+        let rows = postgres.sql(
+            "refused",
+            "SELECT (SELECT COUNT(*) FROM workspaces) + (SELECT COUNT(*) FROM users)",
+        );
+        assert_eq!(rows.trim(), "0");
+    }
+    rig.import(&url, export.as_bytes()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,6 +6,10 @@ use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 
 use super::JsonFlag;
+use super::administer::{
+    AgentCommand, FleetTaskCommand, RuntimeCommand, SkillCommand, TokenCommand, UserCommand,
+    WorkspaceCommand,
+};
 
 #[derive(Debug, Args)]
 #[command(
@@ -17,13 +21,14 @@ OSTLER_SERVER_DATABASE=postgres://ostler:…@db/ostler ostler server\n  \
 ostler server backup before-upgrade.db       while it serves\n\n\
 Environment:\n  \
 OSTLER_HOME                 the database is in server/ of it [default: $XDG_STATE_HOME/ostler]\n  \
-OSTLER_SECRET_KEY           seals secrets: 32 bytes as hex or base64 [default: a file beside the database]\n  \
+OSTLER_SECRET_KEY           32 bytes, hex or base64 [default: secret.key beside the database]\n  \
 OSTLER_SERVER_…             every setting of the file: see docs/server.md\n  \
 FELAGI_DAEMON_THROTTLE_…    requests a minute: REGISTER, HEARTBEAT, CLAIM, TASKS\n  \
 OSTLER_LOG                  what is logged to standard error, as `info` or `ostler_server=debug`\n\n\
-Flags win over the environment, the environment over the file. `listening on http://…` goes to standard error, and\n\
-the URL to server/url in OSTLER_HOME while it serves. TERM or Ctrl+C ends it when what is on its way is answered;\n\
-leases stay with their machines. A second signal ends it at once."
+Flags win over the environment, the environment over the file. `listening on http://…` goes to\n\
+standard error, and the URL to server/url in OSTLER_HOME while it serves. TERM or Ctrl+C ends it\n\
+when what is on its way is answered; leases stay with their machines. A second signal ends it at\n\
+once."
 )]
 pub(crate) struct ServerArgs {
     #[command(flatten)]
@@ -108,4 +113,25 @@ pub(crate) enum ServerCommand {
         #[command(flatten)]
         json: JsonFlag,
     },
+    /// Workspaces: a team's issues, agents and machines
+    #[command(subcommand)]
+    Workspace(WorkspaceCommand),
+    /// People of a workspace
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Agents: who work on issues
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// Skills: documents that go with an agent's tasks
+    #[command(subcommand)]
+    Skill(SkillCommand),
+    /// Tokens of machines, people and programs
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Runtimes: agent CLIs on machines
+    #[command(subcommand)]
+    Runtime(RuntimeCommand),
+    /// Tasks: look, cancel, run again, decide
+    #[command(subcommand)]
+    Task(FleetTaskCommand),
 }

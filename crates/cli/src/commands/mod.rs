@@ -2,6 +2,7 @@
 
 mod cancel;
 mod daemon;
+mod issue;
 mod journal;
 mod logs;
 mod replay;
@@ -29,6 +30,7 @@ pub(crate) fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Status(json) => status::perform(&Context::of_process()?, json),
         Command::Daemon(args) => daemon::perform(&Context::of_process()?, &args),
         Command::Server(args) => server::perform(&Context::of_process()?, *args),
+        Command::Issue(command) => issue::perform(&Context::of_process()?, command),
         Command::Journal(command) => journal::perform(&Context::of_process()?, command),
     }
 }

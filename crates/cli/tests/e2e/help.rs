@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::rig::{Rig, finish};
 
 /// Every command with a page of help.
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 67] = [
     &[],
     &["run"],
     &["task"],
@@ -17,6 +17,57 @@ const COMMANDS: [&[&str]; 16] = [
     &["task", "limit"],
     &["status"],
     &["daemon"],
+    &["issue"],
+    &["issue", "create"],
+    &["issue", "list"],
+    &["issue", "show"],
+    &["issue", "assign"],
+    &["issue", "comment"],
+    &["server"],
+    &["server", "init"],
+    &["server", "backup"],
+    &["server", "export"],
+    &["server", "import"],
+    &["server", "workspace"],
+    &["server", "user"],
+    &["server", "agent"],
+    &["server", "skill"],
+    &["server", "token"],
+    &["server", "runtime"],
+    &["server", "task"],
+    &["server", "workspace", "create"],
+    &["server", "workspace", "list"],
+    &["server", "workspace", "show"],
+    &["server", "workspace", "update"],
+    &["server", "user", "create"],
+    &["server", "user", "list"],
+    &["server", "user", "update"],
+    &["server", "user", "remove"],
+    &["server", "agent", "create"],
+    &["server", "agent", "update"],
+    &["server", "agent", "pause"],
+    &["server", "agent", "resume"],
+    &["server", "agent", "show"],
+    &["server", "agent", "list"],
+    &["server", "agent", "archive"],
+    &["server", "skill", "create"],
+    &["server", "skill", "update"],
+    &["server", "skill", "list"],
+    &["server", "skill", "show"],
+    &["server", "skill", "remove"],
+    &["server", "skill", "attach"],
+    &["server", "skill", "detach"],
+    &["server", "token", "create"],
+    &["server", "token", "list"],
+    &["server", "token", "revoke"],
+    &["server", "runtime", "list"],
+    &["server", "runtime", "show"],
+    &["server", "task", "list"],
+    &["server", "task", "show"],
+    &["server", "task", "cancel"],
+    &["server", "task", "retry"],
+    &["server", "task", "approve"],
+    &["server", "task", "deny"],
     &["journal"],
     &["journal", "verify"],
     &["journal", "export"],
@@ -43,7 +94,10 @@ fn help_is_what_was_agreed() {
 #[test]
 fn every_command_of_the_help_has_a_page_here() {
     let rig = Rig::new();
-    for parent in [vec![], vec!["task"], vec!["journal"]] {
+    let groups = ["workspace", "user", "agent", "skill", "token", "runtime", "task"];
+    let groups = groups.map(|group| vec!["server", group]);
+    let parents = [vec![], vec!["task"], vec!["journal"], vec!["issue"], vec!["server"]];
+    for parent in parents.into_iter().chain(groups) {
         let done = finish(rig.ostler(&parent).arg("--help"));
         let listed = done.stdout.lines().skip_while(|line| *line != "Commands:").skip(1);
         let names = listed.take_while(|line| !line.is_empty());

@@ -13,6 +13,7 @@
     reason = "helpers of tests"
 )]
 
+mod administer;
 mod agent_cli;
 mod claude;
 mod crash;

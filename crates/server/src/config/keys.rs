@@ -7,11 +7,14 @@ use std::time::Duration;
 use toml::Value;
 
 use super::Config;
+use crate::version::Version;
 
 /// What variables of limits begin with: the protocol's documentation names four of them.
 pub(super) const THROTTLE_PREFIX: &str = "FELAGI_DAEMON_THROTTLE_";
 /// Proxies that may be named.
 const PROXIES_MAX: usize = 64;
+/// Bytes of a client's name.
+const CLIENT_NAME_BYTES_MAX: usize = 64;
 
 const MIB: u64 = 1 << 20;
 const TIB: u64 = 1 << 40;
@@ -82,6 +85,18 @@ pub(super) const KEYS: &[Key] = &[
             Ok(())
         }),
     },
+    text("min_daemon_version", "OSTLER_SERVER_MIN_DAEMON_VERSION", |it, text| {
+        it.settings.minimums.daemon = version(text)?;
+        Ok(())
+    }),
+    text("download_url", "OSTLER_SERVER_DOWNLOAD_URL", |it, text| {
+        let is_web = text.starts_with("https://") || text.starts_with("http://");
+        if !is_web || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("must be an address that begins with https://".to_owned());
+        }
+        text.clone_into(&mut it.settings.minimums.download_url);
+        Ok(())
+    }),
     number("leases.seconds", "OSTLER_SERVER_LEASE_SECONDS", 1..=DAY_SECONDS, |it, n| {
         it.settings.policy.lease = Duration::from_secs(n);
     }),
@@ -134,6 +149,25 @@ pub(super) const KEYS: &[Key] = &[
         |it, n| it.settings.retention.every = Duration::from_secs(n),
     ),
 ];
+
+/// `clients.NAME.min_version`: takes the least version of a client with a name, which makes the name known.
+/// `None` when it is another key.
+pub(super) fn take_client(
+    config: &mut Config,
+    key: &str,
+    value: &Value,
+) -> Option<Result<(), String>> {
+    let name = key.strip_prefix("clients.")?.strip_suffix(".min_version")?;
+    let mut take = || {
+        if name.is_empty() || name.len() > CLIENT_NAME_BYTES_MAX {
+            return Err("names no client".to_owned());
+        }
+        let text = value.as_str().ok_or("must be a text, as \"0.1.0\"")?;
+        config.settings.minimums.clients.insert(name.to_owned(), version(text)?);
+        Ok(())
+    };
+    Some(take())
+}
 
 /// The setting of that name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
@@ -196,6 +230,10 @@ fn days(number: u64) -> Duration {
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "must be ADDRESS:PORT, as 127.0.0.1:4180 or [::1]:4180".to_owned())
+}
+
+fn version(text: &str) -> Result<Version, String> {
+    Version::parse(text).ok_or_else(|| "must be a version, as \"0.2.0\"".to_owned())
 }
 
 fn proxies(list: &[&str]) -> Result<Vec<IpAddr>, String> {

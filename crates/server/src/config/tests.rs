@@ -30,6 +30,33 @@ fn a_file_is_taken_and_the_rest_keeps_its_default() {
 }
 
 #[test]
+fn f_010_f_014_the_least_versions_are_settings_by_the_clients_name() {
+    let config = file(
+        "min_daemon_version = '0.4'\ndownload_url = 'https://example.com/d'\n\
+         [clients.huskarld]\nmin_version = '1.2.3'\n[clients.other]\nmin_version = '2.0.0'",
+    );
+    let minimums = config.unwrap().settings.minimums;
+    let known = |name: &str| minimums.clients.get(name).map(ToString::to_string);
+    assert_eq!(minimums.daemon.to_string(), "0.4");
+    assert_eq!(known("huskarld").as_deref(), Some("1.2.3"));
+    assert_eq!(known("other").as_deref(), Some("2.0.0"));
+    let error = file("[clients.other]\nmin_version = 'new'\n").unwrap_err().to_string();
+    assert!(error.contains("clients.other.min_version must be a version"), "{error}");
+    let error = file("[clients.other]\nmin_versions = '1'\n").unwrap_err().to_string();
+    assert!(error.contains("unknown keys: clients.other.min_versions"), "{error}");
+}
+
+/// One row a setting: name, variable, default.
+#[test]
+fn every_setting_is_in_the_operators_guide() {
+    let page = include_str!("../../../../docs/server.md");
+    for key in keys::KEYS {
+        let row = format!("| `{}` | `{}` |", key.name, key.env);
+        assert!(page.contains(&row), "{row}");
+    }
+}
+
+#[test]
 fn unknown_keys_are_errors_that_say_what_was_meant() {
     let error =
         file("lisen = 'x'\nclaim = 1\n[limits]\nclaims = 2\n[colours]\nred = 1").unwrap_err();

@@ -1,6 +1,5 @@
 //! One request as an endpoint sees it, and how it is answered.
 
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
@@ -15,6 +14,7 @@ use serde_json::Value;
 use crate::app::App;
 use crate::auth::Identity;
 use crate::http::{Fault, header_text, json};
+use crate::observe::Scheme;
 use crate::store::StoreError;
 use crate::store::sql::db::Conn;
 use crate::store::sql::lane::Tx;
@@ -38,8 +38,8 @@ pub(super) struct Call {
     pub(super) app: Arc<App>,
     pub(super) identity: Arc<Identity>,
     pub(super) params: Vec<(String, String)>,
-    /// Of the peer.
-    pub(super) address: Option<IpAddr>,
+    /// How the client reached us, or our proxy.
+    pub(super) scheme: Scheme,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
     pub(super) sent: Sent,
@@ -204,10 +204,7 @@ impl Call {
         let Some(host) = header_text(&self.headers, "host").filter(good) else {
             return String::new();
         };
-        let proxied = self.address.is_some_and(|it| self.app.settings.proxies.contains(&it));
-        let forwarded = header_text(&self.headers, "x-forwarded-proto") == Some("https");
-        let https = self.app.settings.tls.is_some() || (proxied && forwarded);
-        format!("{}://{host}", if https { "https" } else { "http" })
+        format!("{}://{host}", self.scheme.0)
     }
 }
 

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, RawPathParams, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, any, get};
 use ostler_proto::lease::BODY_BYTES_MAX;
@@ -39,6 +39,7 @@ use crate::app::App;
 use crate::auth::{Identity, TokenKind};
 use crate::http::{Fault, bearer, read_json};
 use crate::machine::{limits, too_many};
+use crate::observe::Scheme;
 use crate::rate::Bucket;
 use call::{Call, Sent};
 pub use table::{Ability, Answer, ENDPOINTS, Endpoint, FILE, Shape};
@@ -108,6 +109,7 @@ async fn handle(
 ) -> Response {
     let (parts, body) = request.into_parts();
     let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    let scheme = parts.extensions.get::<Scheme>().copied().unwrap_or(Scheme("http"));
     let identity = match identify(&app, bearer(&parts.headers), address).await {
         Ok(identity) => identity,
         Err(fault) => return fault.into_response(),
@@ -115,7 +117,7 @@ async fn handle(
     let standing = app.rates.count(Bucket::Api, identity.token_id);
     let answer = match standing.refused {
         Some(seconds) => Err(too_many(seconds)),
-        None => run(app, endpoint, identity, (params, address), parts, body).await,
+        None => run(app, endpoint, identity, (params, scheme), parts, body).await,
     };
     let mut response = answer.unwrap_or_else(Fault::into_response);
     limits(&mut response, standing);
@@ -141,6 +143,31 @@ async fn identify(
     }
 }
 
+/// The same for whoever administrates on this machine: without a connection, a token and a limit. `path` is one
+/// of the table, `params` are what stands in its braces.
+pub(crate) async fn locally(
+    app: Arc<App>,
+    identity: Arc<Identity>,
+    (method, path): (&str, &str),
+    params: Vec<(String, String)>,
+    query: &str,
+    sent: Value,
+) -> Result<Response, Fault> {
+    let mut rows = ENDPOINTS.iter();
+    let endpoint = rows.find(|endpoint| (endpoint.method, endpoint.path) == (method, path));
+    let endpoint = endpoint.ok_or_else(Fault::not_found)?;
+    let sent = match endpoint.body {
+        Some(schema) => {
+            known_fields(schema, &sent)?;
+            Sent::Json(sent)
+        }
+        None => Sent::Nothing,
+    };
+    let uri = format!("/?{query}").parse().map_err(|_| Fault::not_found())?;
+    let (headers, scheme) = (HeaderMap::new(), Scheme("http"));
+    (endpoint.run)(Call { app, identity, params, scheme, uri, headers, sent }).await
+}
+
 /// The token may not do this.
 fn forbidden(message: impl Into<String>) -> Fault {
     Fault::new(StatusCode::FORBIDDEN, message).code("forbidden")
@@ -150,7 +177,7 @@ async fn run(
     app: Arc<App>,
     endpoint: &'static Endpoint,
     identity: Arc<Identity>,
-    (params, address): (Option<Vec<(String, String)>>, Option<IpAddr>),
+    (params, scheme): (Option<Vec<(String, String)>>, Scheme),
     parts: axum::http::request::Parts,
     body: Body,
 ) -> Result<Response, Fault> {
@@ -168,8 +195,7 @@ async fn run(
             Sent::Json(value)
         }
     };
-    let call =
-        Call { app, identity, params, address, uri: parts.uri, headers: parts.headers, sent };
+    let call = Call { app, identity, params, scheme, uri: parts.uri, headers: parts.headers, sent };
     (endpoint.run)(call).await
 }
 

@@ -1,5 +1,6 @@
 //! `ostler server`: the fleet server in the foreground, and its administration on the same machine.
 
+mod administer;
 mod copy;
 mod init;
 mod serve;
@@ -25,6 +26,7 @@ const KEY_FILE: &str = "secret.key";
 const CONFIG_FILE: &str = "server.toml";
 
 pub(crate) fn perform(context: &Context, args: ServerArgs) -> Result<ExitCode, Failure> {
+    ostler_server::use_ring();
     match args.command {
         None => serve::perform(context, args.serve),
         Some(ServerCommand::Init { workspace, email, database, json }) => {
@@ -39,6 +41,7 @@ pub(crate) fn perform(context: &Context, args: ServerArgs) -> Result<ExitCode, F
         Some(ServerCommand::Import { file, database, json }) => {
             block_on(copy::import(context, &database, &file, json))
         }
+        Some(command) => block_on(administer::perform(context, command)),
     }
 }
 

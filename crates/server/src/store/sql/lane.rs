@@ -14,7 +14,7 @@ use ostler_core::clock::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
-use super::db::{Conn, DbError, Kind, args};
+use super::db::{Conn, DbError, Kind, Writes, args};
 use super::{Shared, batch};
 use crate::board::Hints;
 use crate::store::{Claim, Claimed, Stepped, StoreError, TaskCall};
@@ -61,6 +61,17 @@ impl Tx {
         &mut self,
         events: Vec<(i64, String, String)>,
     ) -> Result<(), DbError> {
+        let mut writes = Writes::default();
+        self.write_events(&mut writes, events);
+        self.conn.write(writes).await.map(drop)
+    }
+
+    /// Records events with other things that are written.
+    pub(super) fn write_events(
+        &mut self,
+        writes: &mut Writes<'_>,
+        events: Vec<(i64, String, String)>,
+    ) {
         for (workspace_id, _, _) in &events {
             self.hints.events_in(*workspace_id);
         }
@@ -75,7 +86,7 @@ impl Tx {
             .into_iter()
             .map(|(workspace_id, kind, data)| args![workspace_id, kind, data, at])
             .collect();
-        self.conn.insert_many("events", &columns, rows, "").await.map(drop)
+        writes.insert("events", &columns, rows, "");
     }
 }
 

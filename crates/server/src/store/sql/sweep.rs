@@ -60,8 +60,7 @@ async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
         saves.take(tx, &record, 0, changes);
         taken.push(record);
     }
-    rows::save(&mut tx.conn, taken.iter()).await?;
-    saves.save(tx).await?;
+    saves.save(tx, taken.iter()).await?;
     Ok(taken.len() as u64)
 }
 

@@ -1,0 +1,264 @@
+//! The server's administration on its machine, and `ostler issue` against it.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::{Value, json};
+
+use crate::rig::{Done, Rig, finish, finish_with_input};
+use crate::server::{http, json_of, machine, register, serve, stop};
+
+const IN_ACME: [&str; 2] = ["--workspace", "acme"];
+
+/// A workspace with an agent; its API token.
+fn acme(rig: &Rig) -> String {
+    let made = json_of(&mut rig.ostler([
+        "server",
+        "init",
+        "--workspace",
+        "acme",
+        "--email",
+        "boss@example.com",
+        "--json",
+    ]));
+    admin_json(rig, &["agent", "create"], &["--name", "Freya", "--provider", "claude_code"]);
+    made["api_token"].as_str().unwrap().to_owned()
+}
+
+fn admin(rig: &Rig, words: &[&str], args: &[&str]) -> Done {
+    finish(rig.ostler(["server"]).args(words).args(IN_ACME).args(args))
+}
+
+#[track_caller]
+fn admin_json(rig: &Rig, words: &[&str], args: &[&str]) -> Value {
+    let done = admin(rig, words, &[args, &["--json"]].concat());
+    assert_eq!(done.code, Some(0), "{done:?}");
+    serde_json::from_str(&done.stdout).unwrap()
+}
+
+fn issue(rig: &Rig, token: &str, args: &[&str]) -> Done {
+    finish(rig.ostler(["issue"]).args(args).env("OSTLER_TOKEN", token))
+}
+
+/// A fixed name: other programs use it.
+#[test]
+fn f_007_f_006_a_token_is_shown_once_works_and_stops_when_it_is_revoked() {
+    let rig = Rig::new();
+    acme(&rig);
+    let (server, url) = serve(&rig, &[]);
+    let args = ["--user", "boss@example.com", "--name", "lap", "--days", "3", "--kind", "daemon"];
+    let made = admin_json(&rig, &["token", "create"], &args);
+    let token = made["token"].as_str().unwrap();
+    assert!(token.starts_with("fdt_"), "{made}");
+    assert_eq!(register(&url, token), 201);
+    let listed = admin_json(&rig, &["token", "list"], &[]);
+    let row = listed.as_array().unwrap().iter().find(|row| row["id"] == made["id"]).unwrap();
+    assert_eq!((row["name"].as_str(), row["kind"].as_str()), (Some("lap"), Some("daemon")));
+    assert_eq!(row["prefix"], token[..12]);
+    assert!(row["expires_at"].is_string() && row["revoked_at"].is_null());
+    assert!(!listed.to_string().contains(token), "{listed}");
+    let id = made["id"].to_string();
+    let done = admin(&rig, &["token", "revoke", &id], &[]);
+    assert_eq!(
+        (done.code, done.stdout.as_str()),
+        (Some(0), format!("token {id} revoked\n").as_str())
+    );
+    ostler_testkit::process::wait_until("it is refused", crate::rig::PATIENCE, || {
+        register(&url, token) == 401
+    });
+    let nobody = ["--user", "x@example.com", "--name", "n", "--days", "1", "--kind", "api"];
+    let done = admin(&rig, &["token", "create"], &nobody);
+    assert_eq!(done.code, Some(4), "{done:?}");
+    let done = admin(
+        &rig,
+        &["token", "create"],
+        &[&args[..4], &["--days", "0", "--kind", "api"]].concat(),
+    );
+    assert_eq!(done.code, Some(2), "{done:?}");
+    stop(server);
+}
+
+#[test]
+fn agents_are_made_changed_paused_and_archived() {
+    let rig = Rig::new();
+    acme(&rig);
+    let freya = ["--name", "Freya"];
+    let changed =
+        admin_json(&rig, &["agent", "update"], &[&freya[..], &["--concurrency", "3"]].concat());
+    assert_eq!((&changed["concurrency"], &changed["provider"]), (&json!(3), &json!("claude_code")));
+    assert_eq!(admin_json(&rig, &["agent", "pause"], &freya)["paused"], true);
+    assert_eq!(admin_json(&rig, &["agent", "resume"], &freya)["paused"], false);
+    let table = admin(&rig, &["agent", "list"], &[]).stdout;
+    let rows: Vec<_> = table.lines().collect();
+    assert!(rows[0].starts_with("ID") && rows[1].contains("Freya"), "{table}");
+    assert!(!table.contains('\u{1b}'), "{table}");
+    admin_json(&rig, &["agent", "archive"], &freya);
+    assert_eq!(admin_json(&rig, &["agent", "list"], &[]), json!([]));
+    assert_eq!(admin_json(&rig, &["agent", "list"], &["--archived"])[0]["name"], "Freya");
+    let done = admin(&rig, &["agent", "create"], &["--name", "X"]);
+    assert_eq!(done.code, Some(2), "{done:?}");
+    let done = admin(&rig, &["agent", "show"], &["--name", "Nobody"]);
+    assert!(done.code == Some(4) && done.stderr.contains("\"Nobody\""), "{done:?}");
+    let done = finish(&mut rig.ostler(["server", "agent", "list", "--workspace", "other"]));
+    assert!(done.code == Some(4) && done.stderr.contains("\"other\""), "{done:?}");
+}
+
+#[test]
+fn f_037_a_skill_is_made_from_a_folder_and_paths_that_climb_do_not_come_from_links() {
+    let rig = Rig::new();
+    acme(&rig);
+    let folder = rig.scratch.path().join("skill");
+    std::fs::create_dir_all(folder.join("tools")).unwrap();
+    std::fs::write(folder.join("SKILL.md"), "# Deploy\n").unwrap();
+    std::fs::write(folder.join("tools/run.sh"), "true\n").unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", folder.join("secret")).unwrap();
+    let path = folder.to_str().unwrap();
+    let made = admin_json(&rig, &["skill", "create"], &["--name", "deploy", path]);
+    assert_eq!(made["content"], "# Deploy\n");
+    assert_eq!(made["files"], json!([{ "path": "tools/run.sh", "content": "true\n" }]));
+    let attach = admin(&rig, &["skill", "attach"], &["--name", "deploy", "--agent", "Freya"]);
+    assert_eq!(attach.code, Some(0), "{attach:?}");
+    let freya = admin_json(&rig, &["agent", "show"], &["--name", "Freya"]);
+    assert_eq!(freya["skills"][0]["name"], "deploy");
+    assert_eq!(admin(&rig, &["skill", "remove"], &["--name", "deploy"]).code, Some(0));
+    assert_eq!(admin_json(&rig, &["skill", "list"], &[]), json!([]));
+}
+
+#[test]
+fn workspaces_and_their_people_are_administrated() {
+    let rig = Rig::new();
+    acme(&rig);
+    let made = finish(&mut rig.ostler([
+        "server",
+        "workspace",
+        "create",
+        "--workspace",
+        "labs",
+        "--email",
+        "boss@example.com",
+        "--json",
+    ]));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let list = json_of(&mut rig.ostler(["server", "workspace", "list", "--json"]));
+    let slugs: Vec<_> =
+        list.as_array().unwrap().iter().map(|it| it["slug"].as_str().unwrap()).collect();
+    assert_eq!(slugs, ["acme", "labs"]);
+    let mut update = rig.ostler(["server", "workspace", "update", "--json", "--context-file", "-"]);
+    update.args(IN_ACME);
+    let updated = finish_with_input(&mut update, b"Write tests first.\n");
+    let updated: Value = serde_json::from_str(&updated.stdout).unwrap();
+    assert_eq!(updated["context"], "Write tests first.\n");
+    let dev = ["--email", "dev@example.com"];
+    admin_json(&rig, &["user", "create"], &dev);
+    assert_eq!(admin_json(&rig, &["user", "list"], &[]).as_array().unwrap().len(), 2);
+    let changed = admin_json(&rig, &["user", "update"], &[&dev[..], &["--role", "admin"]].concat());
+    assert_eq!(changed["role"], "admin");
+    assert_eq!(admin(&rig, &["user", "remove"], &dev).code, Some(0));
+    let last = admin(&rig, &["user", "remove"], &["--email", "boss@example.com"]);
+    assert_eq!(last.code, Some(4), "a workspace keeps an administrator: {last:?}");
+}
+
+/// From the issue to the machine and back, with nothing but the program and raw HTTP.
+#[test]
+fn an_issue_is_written_assigned_worked_on_and_looked_at() {
+    let rig = Rig::new();
+    let token = acme(&rig);
+    let (server, url) = serve(&rig, &[]);
+    let made = issue(
+        &rig,
+        &token,
+        &[
+            "create",
+            "Fix the redirect",
+            "--description",
+            "It is **broken**.",
+            "--criterion",
+            "301 works",
+            "--priority",
+            "high",
+            "--assign",
+            "Freya",
+            "--json",
+        ],
+    );
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let made: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!((&made["id"], &made["assignee"]["name"]), (&json!("ACME-1"), &json!("Freya")));
+    assert!(made["description"].as_str().unwrap().contains("<strong>broken</strong>"), "{made}");
+    let args = ["--user", "boss@example.com", "--name", "lap", "--days", "3", "--kind", "daemon"];
+    let machine_token = admin_json(&rig, &["token", "create"], &args);
+    let machine_token = machine_token["token"].as_str().unwrap();
+    assert_eq!(register(&url, machine_token), 201);
+    let runtimes = admin_json(&rig, &["runtime", "list"], &[]);
+    assert_eq!(runtimes[0]["status"], "online");
+    let claim = json!({ "daemon_id": "m-1" });
+    let (status, claimed) = machine(&url, machine_token, "tasks/claim", "", &claim).unwrap();
+    assert_eq!(
+        (status, &claimed["data"]["issue"]["identifier"]),
+        (200, &json!("ACME-1")),
+        "{claimed}"
+    );
+    let task = claimed["data"]["id"].as_str().unwrap();
+    let lease = claimed["data"]["lease_token"].as_str().unwrap();
+    let result = json!({ "result": { "summary": "Fixed in one line." } });
+    for (what, body) in [("start", json!({})), ("complete", result)] {
+        let path = format!("tasks/{task}/{what}");
+        assert_eq!(machine(&url, machine_token, &path, lease, &body).unwrap().0, 200, "{what}");
+    }
+    let shown = admin_json(&rig, &["task", "show", task], &[]);
+    assert_eq!(shown["status"], "completed");
+    let said = finish_with_input(
+        rig.ostler(["issue", "comment", "ACME-1", "-"]).env("OSTLER_TOKEN", &token),
+        b"Thank *you*.",
+    );
+    assert_eq!((said.code, said.stdout.as_str()), (Some(0), "ACME-1 commented\n"), "{said:?}");
+    let shown = issue(&rig, &token, &["show", "ACME-1"]).stdout;
+    for part in ["It is **broken**.", "301 works", "Freya", "Fixed in one line.", "Thank *you*."] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert_eq!(issue(&rig, &token, &["assign", "ACME-1", "--user", "me"]).code, Some(0));
+    let listed = issue(&rig, &token, &["list", "--assignee", "me", "--json"]);
+    let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+    assert_eq!(listed[0]["id"], "ACME-1");
+    let again = admin(&rig, &["task", "retry", task], &[]);
+    assert_eq!(again.code, Some(0), "{again:?}");
+    let cancelled = admin_json(&rig, &["task", "cancel", task], &[]);
+    assert_eq!(cancelled["status"], "canceled");
+    let by_state =
+        admin_json(&rig, &["task", "list"], &["--state", "canceled", "--agent", "Freya"]);
+    assert_eq!(by_state[0]["id"], task);
+    stop(server);
+}
+
+#[test]
+fn the_client_takes_its_token_from_where_nobody_else_reads_it() {
+    let rig = Rig::new();
+    let token = acme(&rig);
+    let (server, url) = serve(&rig, &[]);
+    let list = || rig.ostler(["issue", "list"]);
+    let without = finish(&mut list());
+    assert!(without.code == Some(2) && without.stderr.contains("OSTLER_TOKEN"), "{without:?}");
+    let file = rig.scratch.path().join("config/ostler/token");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, format!("{token}\n")).unwrap();
+    let set_mode =
+        |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(0o644);
+    let open = finish(&mut list());
+    assert!(open.code == Some(2) && open.stderr.contains("chmod 600"), "{open:?}");
+    set_mode(0o600);
+    assert_eq!(finish(&mut list()).code, Some(0));
+    let wrong = issue(&rig, "fat_wrong", &["list"]);
+    assert!(wrong.code == Some(4) && !wrong.stderr.contains("fat_wrong"), "{wrong:?}");
+    let clear = issue(&rig, &token, &["list", "--server", "http://192.0.2.1:4180"]);
+    assert!(clear.code == Some(2) && clear.stderr.contains("in clear"), "{clear:?}");
+    // An id is one part of the path, whatever is in it.
+    let climbs = issue(&rig, &token, &["show", "../agents"]);
+    assert_eq!(climbs.code, Some(4), "{climbs:?}");
+    assert_eq!(
+        http(&url, "GET", "/api/v1/me", &[("Authorization", &format!("Bearer {token}"))], "").0,
+        200
+    );
+    stop(server);
+    let gone = issue(&rig, &token, &["list", "--server", &url]);
+    assert!(gone.code == Some(3) && gone.stderr.contains("hint: "), "{gone:?}");
+}

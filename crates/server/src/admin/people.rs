@@ -1,0 +1,193 @@
+//! What `/api/v1` can do, for whoever administrates on the same machine: the same endpoints with the same checks
+//! and answers, as an administrator of the workspace, without a token. What concerns no one workspace is here.
+
+use std::sync::Arc;
+
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+
+use super::Admin;
+use crate::auth::{Identity, TokenKind};
+use crate::http::Fault;
+use crate::people;
+use crate::store::StoreError;
+use crate::store::sql::db::args;
+use crate::store::sql::people::{agents, members, workspaces};
+
+/// Entries of one list; the rest is not shown.
+const LIST_MAX: usize = 10_000;
+
+/// Why nothing was done.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct AdminFault {
+    /// As HTTP says it: 404, 409, 422, …
+    pub status: u16,
+    /// For a person.
+    pub message: String,
+}
+
+impl From<Fault> for AdminFault {
+    fn from(fault: Fault) -> Self {
+        Self { status: fault.status.as_u16(), message: fault.body.message }
+    }
+}
+
+impl From<StoreError> for AdminFault {
+    fn from(error: StoreError) -> Self {
+        Fault::from(error).into()
+    }
+}
+
+impl Admin {
+    /// All workspaces.
+    pub async fn workspaces(&self) -> Result<Vec<Value>, AdminFault> {
+        let found = workspaces::list(&mut self.app.store.reader().await?).await?;
+        Ok(found.iter().map(|it| json!(it)).collect())
+    }
+
+    /// Makes a workspace with an administrator, who may be a user already; the workspace.
+    pub async fn workspace_create(
+        &self,
+        slug: &str,
+        name: Option<&str>,
+        email: &str,
+    ) -> Result<Value, AdminFault> {
+        let (new, email) = (slug.to_owned(), email.to_owned());
+        let name = crate::text::plain_line(name.unwrap_or(slug), 128);
+        let made = self.app.store.write(move |tx| {
+            Box::pin(async move {
+                let sql = "SELECT 1 FROM workspaces WHERE slug = $1";
+                if tx.conn.row(sql, args![&new]).await?.is_some() {
+                    return Err(StoreError::Conflict("A workspace has that name.".to_owned()));
+                }
+                let id = workspaces::ensure(tx, &new, &name).await?;
+                workspaces::ensure_member(tx, id, &email, "admin").await
+            })
+        });
+        made.await?;
+        self.one(slug, "GET", "/workspace", &[], Value::Null).await
+    }
+
+    /// The agent of that name; its id.
+    pub async fn agent_find(&self, workspace: &str, name: &str) -> Result<i64, AdminFault> {
+        let mut conn = self.app.store.reader().await?;
+        let workspace_id = find_workspace(&mut conn, workspace).await?;
+        agents::find(&mut conn, workspace_id, name)
+            .await
+            .map_err(|error| named(error, "agent", name))
+    }
+
+    /// The member with that address; the user's id.
+    pub async fn user_find(&self, workspace: &str, email: &str) -> Result<i64, AdminFault> {
+        let mut conn = self.app.store.reader().await?;
+        let workspace_id = find_workspace(&mut conn, workspace).await?;
+        match members::find(&mut conn, workspace_id, email).await {
+            Ok(member) => Ok(member.id),
+            Err(error) => Err(named(error, "member", email)),
+        }
+    }
+
+    /// One call of `/api/v1`: what its answer has as `data`.
+    pub async fn one(
+        &self,
+        workspace: &str,
+        method: &str,
+        path: &str,
+        params: &[(&str, &str)],
+        body: Value,
+    ) -> Result<Value, AdminFault> {
+        let identity = self.identity(workspace).await?;
+        let mut answer = self.answer(&identity, (method, path), params, "", body).await?;
+        Ok(answer.get_mut("data").map(Value::take).unwrap_or_default())
+    }
+
+    /// All pages of a list of `/api/v1`, up to [a bound](LIST_MAX).
+    pub async fn list(
+        &self,
+        workspace: &str,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<Vec<Value>, AdminFault> {
+        let identity = self.identity(workspace).await?;
+        let mut all = Vec::new();
+        for page in 1.. {
+            let mut pairs = url::form_urlencoded::Serializer::new(String::new());
+            pairs.extend_pairs(query).append_pair("per_page", "100");
+            let query = pairs.append_pair("page", &page.to_string()).finish();
+            let mut answer =
+                self.answer(&identity, ("GET", path), &[], &query, Value::Null).await?;
+            if let Some(Value::Array(entries)) = answer.get_mut("data") {
+                all.append(entries);
+            }
+            let is_last = answer.pointer("/links/next").is_none_or(Value::is_null);
+            if is_last || all.len() >= LIST_MAX {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn answer(
+        &self,
+        identity: &Arc<Identity>,
+        (method, path): (&str, &str),
+        params: &[(&str, &str)],
+        query: &str,
+        body: Value,
+    ) -> Result<Value, AdminFault> {
+        let params = params.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let (app, identity) = (Arc::clone(&self.app), Arc::clone(identity));
+        let path = format!("/api/v1{path}");
+        let call = (method, path.as_str());
+        let answer = people::locally(app, identity, call, params.collect(), query, body).await?;
+        let bytes = answer.into_body().collect().await.map(|body| body.to_bytes());
+        Ok(serde_json::from_slice(&bytes.unwrap_or_default()).unwrap_or_default())
+    }
+
+    /// An administrator of the workspace, with every ability.
+    async fn identity(&self, workspace: &str) -> Result<Arc<Identity>, AdminFault> {
+        let mut conn = self.app.store.reader().await?;
+        let workspace_id = find_workspace(&mut conn, workspace).await?;
+        let sql = "SELECT w.slug, w.name, w.prefix, u.id, u.name FROM workspaces w \
+                   JOIN members m ON m.workspace_id = w.id AND m.role = 'admin' \
+                   JOIN users u ON u.id = m.user_id WHERE w.id = $1 ORDER BY u.id LIMIT 1";
+        let row = conn.row(sql, args![workspace_id]).await.map_err(StoreError::from)?;
+        let read = |mut row: crate::store::sql::db::Row| {
+            Ok::<_, sqlx::Error>(Identity {
+                token_id: 0,
+                kind: TokenKind::Api,
+                abilities: ["read", "write", "admin"].map(str::to_owned).to_vec(),
+                expires_at: None,
+                workspace_id,
+                workspace_slug: row.text()?,
+                workspace_name: row.text()?,
+                workspace_prefix: row.text()?,
+                user_id: row.int()?,
+                user_name: row.text()?,
+            })
+        };
+        let identity = row.map(read).transpose().map_err(StoreError::from)?;
+        Ok(Arc::new(identity.ok_or_else(|| AdminFault {
+            status: 409,
+            message: format!("The workspace {workspace} has no administrator."),
+        })?))
+    }
+}
+
+async fn find_workspace(
+    conn: &mut crate::store::sql::db::Conn,
+    slug: &str,
+) -> Result<i64, AdminFault> {
+    workspaces::find(conn, slug).await.map_err(|error| named(error, "workspace", slug))
+}
+
+/// Says what was not found.
+fn named(error: StoreError, what: &str, name: &str) -> AdminFault {
+    match error {
+        StoreError::NotFound => {
+            AdminFault { status: 404, message: format!("There is no {what} {name:?} here.") }
+        }
+        error => error.into(),
+    }
+}
