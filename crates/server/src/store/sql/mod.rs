@@ -58,7 +58,7 @@ const SQLITE_BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 const STATEMENTS_MAX: usize = 512;
 
 /// Where "now" comes from; a test turns it by hand.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+pub(crate) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Told what a transaction made, after its commit.
 pub(crate) type OnHints = Arc<dyn Fn(Hints) + Send + Sync>;
@@ -81,7 +81,7 @@ pub(crate) struct Shared {
 
 /// The store.
 #[derive(Clone)]
-pub struct SqlStore {
+pub(crate) struct SqlStore {
     shared: Arc<Shared>,
     lanes: Lanes,
 }
@@ -185,10 +185,7 @@ impl Shared {
             Pools::Sqlite(pool) => pool.acquire().await.map(Conn::Sqlite),
             Pools::Postgres(pool) => pool.acquire().await.map(Conn::Postgres),
         };
-        connected.map_err(|error| {
-            self.metrics.database_errors.inc();
-            error
-        })
+        connected.inspect_err(|_| _ = self.metrics.database_errors.inc())
     }
 }
 
