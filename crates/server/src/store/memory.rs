@@ -1,10 +1,11 @@
 //! The model: a store in memory, simple enough to be seen to be right.
 //!
-//! Everything lies in plain maps behind one mutex, and each operation is done whole while the lock is held. What
-//! may become of a task is decided by the core's machine through [`plan`], as in the SQL stores; what this says in
-//! its own words is all they have to do around it: who is given which task, what is kept, who is known. The
-//! conformance suite and the random sequences hold the three equal. Ids and leases are counted, not random, so
-//! that a simulation with one seed does one thing. Absent on purpose: durability, hints, pruning.
+//! Everything lies in plain maps behind one mutex, and each operation is done whole while the lock is held.
+//! What may become of a task is decided by the core's machine through [`plan`], as in the SQL stores; what
+//! this says in its own words is all they have to do around it: who is given which task, what is kept, who
+//! is known. The conformance suite and the random sequences hold the three equal. Ids and leases are
+//! counted, not random, so that a simulation with one seed does one thing. Absent on purpose: durability,
+//! hints, pruning.
 
 mod people;
 
@@ -265,8 +266,8 @@ impl Inner {
 
     // ---- what a call changes ----
 
-    /// Keeps what a task became and what came with it; how many lines were new among those that could have been
-    /// there.
+    /// Keeps what a task became and what came with it; how many lines were new among those that could have
+    /// been there.
     fn save(&mut self, task: &TaskRecord, changes: Vec<Change>) -> u64 {
         self.tasks.insert(task.id.clone(), task.clone());
         let mut accepted = 0;

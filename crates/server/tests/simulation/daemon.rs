@@ -1,5 +1,5 @@
-//! A daemon, as simple as one can be: it asks for work, says what its runs do, and says it again until somebody
-//! answers. It knows only what it was told.
+//! A daemon, as simple as one can be: it asks for work, says what its runs do, and says it again until
+//! somebody answers. It knows only what it was told.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ impl Daemon {
             life: 0,
             words: dice.percent(60),
             starts_soon: dice.percent(30),
-            slots: usize::try_from(dice.from_to(1, 3)).unwrap(),
+            slots: usize::try_from(dice.between(1, 3)).unwrap(),
             runtimes: Vec::new(),
             numbers: 0,
             runs: BTreeMap::new(),
@@ -179,7 +179,7 @@ impl Daemon {
                 (Call::Await { what: WaitingFor::Input, summary: "?".to_owned() }, Payload::None)
             }
             Stage::Works if run.left > 0 || !run.unanswered.is_empty() => {
-                for _ in 0..dice.from_to(1, 3).min(i64::try_from(run.left).unwrap()) {
+                for _ in 0..dice.between(1, 3).min(i64::try_from(run.left).unwrap()) {
                     if run.waits_at == Some(run.left) {
                         break;
                     }
@@ -245,17 +245,17 @@ impl Daemon {
             handed_back: dice.percent(20),
             not_before: dice.percent(20).then(|| {
                 let since = claimed.task.created_at.as_micros();
-                let after = since + dice.from_to(0, 3_000) * 1_000_000;
+                let after = since + dice.between(0, 3_000) * 1_000_000;
                 ostler_core::clock::Timestamp::from_micros(after)
             }),
         };
-        let plan = match dice.from_to(0, 9) {
+        let plan = match dice.between(0, 9) {
             0..=6 => Plan::Complete,
             7..=8 => Plan::Fail(failing),
             _ => Plan::Vanish,
         };
-        let left = u64::try_from(dice.from_to(0, 20)).unwrap();
-        let waits_at = dice.percent(15).then(|| left / 2);
+        let left = u64::try_from(dice.between(0, 20)).unwrap();
+        let waits_at = dice.percent(15).then_some(left / 2);
         let number = self.number();
         let run = Run {
             task: claimed.task.id,

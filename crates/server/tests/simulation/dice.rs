@@ -17,17 +17,17 @@ impl Dice {
     }
 
     /// From `low` to `high`, both included.
-    pub(crate) fn from_to(&mut self, low: i64, high: i64) -> i64 {
+    pub(crate) fn between(&mut self, low: i64, high: i64) -> i64 {
         let span = u64::try_from(high - low).unwrap() + 1;
         low + i64::try_from(self.next() % span).unwrap()
     }
 
     /// True in so many of a hundred cases.
     pub(crate) fn percent(&mut self, percent: i64) -> bool {
-        self.from_to(0, 99) < percent
+        self.between(0, 99) < percent
     }
 
     pub(crate) fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.from_to(0, i64::try_from(len).unwrap() - 1)).unwrap()
+        usize::try_from(self.between(0, i64::try_from(len).unwrap() - 1)).unwrap()
     }
 }

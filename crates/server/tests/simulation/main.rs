@@ -1,8 +1,10 @@
-//! Many daemons against the store in memory, in virtual time: delays, lost requests and answers, requests that
-//! come twice or late, daemons that sleep, crash and come back, a server that restarts, a clock that jumps.
+//! Many daemons against the store in memory, in virtual time: delays, lost requests and answers, requests
+//! that come twice or late, daemons that sleep, crash and come back, a server that restarts, a clock that
+//! jumps.
 //!
-//! One seed is one world, and does one thing: `OSTLER_SIM_SEED=<seed>` runs it again, `OSTLER_SIM_SEEDS=<count>`
-//! says how many are run. [`truth`] holds what must be so after every step; a failure prints its seed.
+//! One seed is one world, and does one thing: `OSTLER_SIM_SEED=<seed>` runs it again,
+//! `OSTLER_SIM_SEEDS=<count>` says how many are run. [`truth`] holds what must be so after every step; a
+//! failure prints its seed.
 
 #![allow(
     clippy::unwrap_used,

@@ -131,8 +131,8 @@ impl Sim {
         let workspace = store.workspace_create("acme");
         let mut truth = Truth::new(policy);
         let mut agents = Vec::new();
-        for number in 0..dice.from_to(1, 3) {
-            let concurrency = dice.from_to(1, 3);
+        for number in 0..dice.between(1, 3) {
+            let concurrency = dice.between(1, 3);
             let id = store.agent_create(NewAgent {
                 workspace_id: workspace,
                 name: format!("a{number}"),
@@ -144,7 +144,7 @@ impl Sim {
             agents.push((id, PROVIDER.to_owned()));
         }
         let issues = (0..3).map(|_| store.issue_create(workspace, "x", Priority::None)).collect();
-        let daemons: Vec<_> = (0..dice.from_to(2, 6))
+        let daemons: Vec<_> = (0..dice.between(2, 6))
             .map(|number| Daemon::new(format!("d{number}"), &mut dice))
             .collect();
         let mut sim = Self {
@@ -225,7 +225,7 @@ impl Sim {
     fn step(&mut self, event: Event) {
         match event {
             Event::Tick(daemon) => {
-                let wait = self.dice.from_to(3, 40) * SECOND;
+                let wait = self.dice.between(3, 40) * SECOND;
                 self.after(wait, Event::Tick(daemon));
                 if self.daemons[daemon].awake {
                     let (workspace, now) = (self.workspace, self.now);
@@ -271,9 +271,9 @@ impl Sim {
     fn delay(&mut self) -> i64 {
         if self.failing && self.dice.percent(5) {
             // Longer than anybody waits for it, and sometimes than a lease lasts.
-            return self.dice.from_to(1, 600) * SECOND;
+            return self.dice.between(1, 600) * SECOND;
         }
-        self.dice.from_to(1, 500) * 1_000
+        self.dice.between(1, 500) * 1_000
     }
 
     fn send(&mut self, daemon: usize, number: u64, request: Request) {
@@ -416,7 +416,7 @@ impl Sim {
     // ---- people ----
 
     fn person(&mut self) {
-        let wait = self.dice.from_to(5, 120) * SECOND;
+        let wait = self.dice.between(5, 120) * SECOND;
         self.after(wait, Event::Person);
         if self.failing && self.store.tasks().len() < 12 {
             let agent = self.agents[self.dice.index(self.agents.len())].0;
@@ -440,10 +440,10 @@ impl Sim {
         if !self.failing {
             return;
         }
-        let wait = self.dice.from_to(10, 300) * SECOND;
+        let wait = self.dice.between(10, 300) * SECOND;
         self.after(wait, Event::Fault);
         let daemon = self.dice.index(self.daemons.len());
-        match self.dice.from_to(0, 9) {
+        match self.dice.between(0, 9) {
             0..=2 => {
                 self.counts.count("crash");
                 self.daemons[daemon].crash();
@@ -458,19 +458,19 @@ impl Sim {
                 self.server_up = false;
                 // What is on its way back is lost with its connection.
                 self.events.retain(|_, event| !matches!(event, Event::Returns { .. }));
-                let wait = self.dice.from_to(1, 400) * SECOND;
+                let wait = self.dice.between(1, 400) * SECOND;
                 self.after(wait, Event::ServerUp);
             }
             _ => {
                 self.counts.count("clock jump");
-                self.skew += self.dice.from_to(-400, 400) * SECOND;
+                self.skew += self.dice.between(-400, 400) * SECOND;
             }
         }
     }
 
     fn sleep(&mut self, daemon: usize, seconds_max: i64) {
         self.daemons[daemon].awake = false;
-        let wait = self.dice.from_to(1, seconds_max) * SECOND;
+        let wait = self.dice.between(1, seconds_max) * SECOND;
         self.after(wait, Event::Wake(daemon));
     }
 

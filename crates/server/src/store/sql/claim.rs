@@ -9,8 +9,8 @@ use super::lane::Tx;
 use super::rows;
 use crate::store::{Claim, StoreError, TaskRecord, plan};
 
-/// Agents that one batch of claims looks at, those with the most urgent tasks first. A claim that found nothing
-/// among them looks for itself.
+/// Agents that one batch of claims looks at, those with the most urgent tasks first. A claim that found
+/// nothing among them looks for itself.
 const AGENTS_MAX: usize = 64;
 /// The kind of PostgreSQL's advisory locks for claims that may be sent twice.
 const REQUEST_LOCK: i64 = 0x6f73;
@@ -115,7 +115,8 @@ async fn repeated(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Given>>, 
         let mut words = requests.clone();
         words.sort_unstable();
         words.dedup();
-        let sql = "SELECT count(pg_advisory_xact_lock($1::int, hashtext(word))) FROM unnest($2::text[]) AS word";
+        let sql = "SELECT count(pg_advisory_xact_lock($1::int, hashtext(word))) \
+                   FROM unnest($2::text[]) AS word";
         tx.conn.number(sql, args![REQUEST_LOCK, words]).await?;
     }
     let any = tx.conn.any("t.lease_request", 1);
@@ -221,8 +222,8 @@ async fn agents(
     Ok(agents)
 }
 
-/// The first tasks of each agent, as many as there are claims, in the order of the queue; and each agent's room
-/// as it is now. (A statement of its own: its snapshot must be younger than the lock on the agents.)
+/// The first tasks of each agent, as many as there are claims, in the order of the queue; and each agent's
+/// room as it is now. (A statement of its own: its snapshot must be younger than the lock on the agents.)
 async fn first_tasks(
     conn: &mut Conn,
     agents: &mut [Agent],

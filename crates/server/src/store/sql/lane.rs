@@ -252,8 +252,8 @@ impl Lane {
         })
     }
 
-    /// A connection that has begun a transaction. The one that was kept may be dead by now; nothing was done on
-    /// it yet, so another one may begin instead.
+    /// A connection that has begun a transaction. The one that was kept may be dead by now; nothing was
+    /// done on it yet, so another one may begin instead.
     async fn begun(&mut self) -> Result<Conn, StoreError> {
         if let Some(mut conn) = self.conn.take() {
             match conn.begin().await {

@@ -45,8 +45,8 @@ pub(super) async fn unpark(tx: &mut Tx) -> Result<u64, StoreError> {
     Ok(count)
 }
 
-/// What keeps a statement for many rows from waiting: those that another transaction has are left for the next
-/// round.
+/// What keeps a statement for many rows from waiting: those that another transaction has are left for the
+/// next round.
 fn free_rows(conn: &Conn) -> &'static str {
     if conn.is_postgres() { "FOR NO KEY UPDATE SKIP LOCKED" } else { "" }
 }

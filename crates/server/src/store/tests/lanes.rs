@@ -67,7 +67,8 @@ async fn a_claim_sent_to_two_servers_gives_one_task() {
         }
         let claim = || usual.machine.claim_as(&format!("r-{round}"));
         let given = join_all((0..6).map(|n| if n % 2 == 0 { &a } else { &b }.claim(claim()))).await;
-        // One that came while the other server looked at the agent may have got nothing; asked again it gets it.
+        // One that came while the other server looked at the agent may have got nothing; asked again it
+        // gets it.
         let mut given: Vec<_> = given.into_iter().flatten().collect();
         given.extend(b.claim(claim()).await);
         let tokens: BTreeSet<_> = given.iter().map(|it| it.lease_token.clone()).collect();
@@ -171,7 +172,8 @@ async fn connections_that_were_ended_are_not_noticed_by_anybody() {
 }
 
 /// Two servers behind one balancer hear of the same machines, and write it down at once, and the machines
-/// register, and runs end on the same issues: nobody is refused because two transactions waited for each other.
+/// register, and runs end on the same issues: nobody is refused because two transactions waited for each
+/// other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_of_two_servers_do_not_wait_for_each_other() {
     let Some((a, b)) = two("two_servers_no_deadlock").await else { return };

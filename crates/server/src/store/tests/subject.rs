@@ -122,8 +122,8 @@ impl Subject for SqlStore {
         let number =
             "UPDATE workspaces SET last_issue = last_issue + 1 WHERE id = $1 RETURNING last_issue";
         let number = self.number(number, args![workspace_id]).await;
-        let sql = "INSERT INTO issues (workspace_id, number, title, description, acceptance_criteria, status, \
-                   priority, type, spent_ms, created_at, updated_at) \
+        let sql = "INSERT INTO issues (workspace_id, number, title, description, acceptance_criteria, \
+                   status, priority, type, spent_ms, created_at, updated_at) \
                    VALUES ($1, $2, $3, '', '[]', 'todo', $4, 'task', 0, 0, 0) RETURNING id";
         self.number(sql, args![workspace_id, number, title, priority.word()]).await
     }
@@ -210,8 +210,8 @@ impl Subject for SqlStore {
     }
 
     async fn results(&self, task_id: &str) -> Vec<(String, Usage)> {
-        let sql = "SELECT result, input_tokens, output_tokens, cached_tokens, cache_write_tokens, cost_micros \
-                   FROM results WHERE task_id = $1 ORDER BY id";
+        let sql = "SELECT result, input_tokens, output_tokens, cached_tokens, cache_write_tokens, \
+                   cost_micros FROM results WHERE task_id = $1 ORDER BY id";
         let mut rows = self.read(sql, args![task_id]).await;
         let result = |row: &mut Row| {
             let result = row.text().unwrap();
