@@ -1,5 +1,7 @@
 //! One thin path through the server, over HTTP and without any code of a client.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests")]
+
 use std::net::SocketAddr;
 
 use ostler_server::secrets::Keyring;

@@ -1,4 +1,5 @@
-//! `ostler server`, its first start, its end, its settings, backup and move: the real binary over real sockets.
+//! `ostler server`, its first start, its end, its settings, backup and move: the real binary over real
+//! sockets.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

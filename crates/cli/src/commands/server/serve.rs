@@ -95,11 +95,12 @@ fn greet(url: &str, first: &FirstStart) -> Result<(), Failure> {
         "This server is new. It has the workspace `{workspace}` and the administrator `{email}`.\n\n\
          The administrator's token, valid for {days} days and shown only now:\n\n    {token}\n\n\
          Next, in another terminal:\n  \
-         1. keep the token where `ostler issue` finds it: in OSTLER_TOKEN, or in ~/.config/ostler/token, which\n     \
-         only you may read. On another machine: OSTLER_SERVER_URL={url}\n  \
+         1. keep the token where `ostler issue` finds it: in OSTLER_TOKEN, or in\n     \
+         ~/.config/ostler/token, which only you may read. Elsewhere also OSTLER_SERVER_URL={url}\n  \
          2. make an agent, and a token for the machine that will run it:\n       \
          ostler server agent create --workspace {workspace} --name Freya --provider claude_code\n       \
-         ostler server token create --workspace {workspace} --user {email} --name laptop --days 90 --kind daemon\n  \
+         ostler server token create --workspace {workspace} --user {email} \
+         --name laptop --days 90 --kind daemon\n  \
          3. give it work:\n       \
          ostler issue create \"Fix the failing test\" --assign Freya"
     ))

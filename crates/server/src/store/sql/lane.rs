@@ -351,7 +351,7 @@ impl Lane {
             self.conn = None;
         }
         for finish in finishes {
-            finish(committed.as_ref().map(|()| ()).map_err(|_| StoreError::Busy));
+            finish(committed.as_ref().copied().map_err(|_| StoreError::Busy));
         }
     }
 }

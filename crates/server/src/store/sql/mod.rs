@@ -81,7 +81,7 @@ pub(crate) struct Shared {
 
 /// The store.
 #[derive(Clone)]
-pub struct SqlStore {
+pub(crate) struct SqlStore {
     shared: Arc<Shared>,
     lanes: Lanes,
 }
@@ -185,9 +185,8 @@ impl Shared {
             Pools::Sqlite(pool) => pool.acquire().await.map(Conn::Sqlite),
             Pools::Postgres(pool) => pool.acquire().await.map(Conn::Postgres),
         };
-        connected.map_err(|error| {
+        connected.inspect_err(|_| {
             self.metrics.database_errors.inc();
-            error
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Retention's transactions, each a small one: output of ended tasks, and events. Totals, usage and results are
-//! other tables and stay.
+//! Retention's transactions, each a small one: output of ended tasks, and events. Totals, usage and results
+//! are other tables and stay.
 
 use std::collections::BTreeMap;
 
