@@ -13,6 +13,10 @@ use crate::store::StoreError;
 
 /// How long a body may take to arrive.
 const BODY_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+/// Bytes of a body that is too large which are let arrive and thrown away; after more the connection ends.
+const DISCARD_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How long such a body may take.
+const DISCARD_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// A refusal, to become an answer.
 #[derive(Debug)]
@@ -167,6 +171,7 @@ pub(crate) async fn read_bytes(
     };
     let declared = header_text(headers, "content-length").and_then(|text| text.parse::<u64>().ok());
     if declared.is_some_and(|bytes| bytes > bytes_max as u64) {
+        discard(body).await;
         return Err(too_large());
     }
     let read = tokio::time::timeout(BODY_WAIT_MAX, Limited::new(body, bytes_max).collect());
@@ -176,6 +181,22 @@ pub(crate) async fn read_bytes(
         Ok(Err(_)) => Err(Fault::new(StatusCode::BAD_REQUEST, "The body ended early.")),
         Ok(Ok(body)) => Ok(body.to_bytes()),
     }
+}
+
+/// Lets a body that is too large arrive, within bounds: a client that still writes when the connection ends
+/// sees that end, and not why.
+async fn discard(mut body: Body) {
+    let frames = async {
+        let mut bytes = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes += frame.data_ref().map_or(0, bytes::Bytes::len);
+            if bytes > DISCARD_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    // Whether it arrived in time matters to nobody: it is refused.
+    let _ = tokio::time::timeout(DISCARD_WAIT_MAX, frames).await;
 }
 
 /// Reads a JSON body. An empty one is an empty object, for calls that need no field. In the field `opaque`,

@@ -197,7 +197,10 @@ fn machine_words(action: Action) -> (&'static str, Option<&'static str>, u16, &'
 
 fn for_machines(endpoint: &machine::Endpoint) -> Value {
     let (summary, body, status, schema) = machine_words(endpoint.action);
-    let header = |name: &str, required: bool| json!({ "name": name, "in": "header", "required": required, "schema": { "type": "string" } });
+    let header = |name: &str, required: bool| {
+        let schema = json!({ "type": "string" });
+        json!({ "name": name, "in": "header", "required": required, "schema": schema })
+    };
     let mut parameters = parts(endpoint.path);
     parameters.push(header("X-Felagi-Client-Version", false));
     parameters.push(header("X-Felagi-Client", false));

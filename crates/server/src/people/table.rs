@@ -112,8 +112,8 @@ pub const ENDPOINTS: &[Endpoint] = rows! {
         "Write an issue; assigning it to an agent queues a task";
     GET "/issues/{issue}" Read None, [] => 200 Data "Issue", issues::show, "One issue";
     PATCH "/issues/{issue}" Write Some("IssueChange"), [] => 200 Data "Issue", issues::update,
-        "Change an issue; assigning it to an agent queues a task unless one of this agent is open here, and cancels \
-         what is queued for others and was not begun";
+        "Change an issue; assigning it to an agent queues a task unless one of this agent is open here, and \
+         cancels what is queued for others and was not begun";
     GET "/issues/{issue}/comments" Read None, ["page", "per_page"] =>
         200 List "Comment", comments::list, "What was said, the oldest first";
     POST "/issues/{issue}/comments" Write Some("NewComment"), [] =>
@@ -136,13 +136,14 @@ pub const ENDPOINTS: &[Endpoint] = rows! {
     DELETE "/timer" Write None, [] => 200 OrNull "TimeEntry", time::stop,
         "Stop one's timer and book its time";
 
-    GET "/agents" Read None, ["archived", "page", "per_page"] => 200 List "Agent", agents::list, "Agents by name";
+    GET "/agents" Read None, ["archived", "page", "per_page"] =>
+        200 List "Agent", agents::list, "Agents by name";
     POST "/agents" Write Some("NewAgent"), [] => 201 Data "Agent", agents::create,
         "Make an agent; custom_env and mcp_config need the ability admin";
     GET "/agents/{agent}" Read None, [] => 200 Data "Agent", agents::show, "One agent";
     PATCH "/agents/{agent}" Write Some("AgentChange"), [] => 200 Data "Agent", agents::update,
-        "Change, pause or bring back an agent; custom_env and mcp_config are merged name by name and need the \
-         ability admin";
+        "Change, pause or bring back an agent; custom_env and mcp_config are merged name by name and need \
+         the ability admin";
     DELETE "/agents/{agent}" Write None, [] => 204 Nothing "", agents::archive, "Archive an agent";
     PUT "/agents/{agent}/skills/{skill}" Write None, [] =>
         204 Nothing "", agents::skill_attach, "Give an agent a skill";
@@ -167,7 +168,8 @@ pub const ENDPOINTS: &[Endpoint] = rows! {
     GET "/tasks/{task}/messages" Read None, ["after", "limit"] =>
         200 List "Message", tasks::messages, "Output above a number";
     POST "/tasks/{task}/cancel" Write None, [] => 200 Data "TaskDetail", tasks::cancel, "Cancel a task";
-    POST "/tasks/{task}/retry" Write None, [] => 200 Data "TaskDetail", tasks::retry, "Run an ended task again";
+    POST "/tasks/{task}/retry" Write None, [] =>
+        200 Data "TaskDetail", tasks::retry, "Run an ended task again";
     POST "/tasks/{task}/decision" Write Some("NewDecision"), [] => 200 Data "TaskDetail", tasks::decide,
         "Decide about a waiting run; the first decision stands";
     GET "/approvals" Read None, ["page", "per_page"] =>
@@ -185,7 +187,8 @@ pub const ENDPOINTS: &[Endpoint] = rows! {
     DELETE "/repositories/{repository}" Admin None, [] =>
         204 Nothing "", workspace::repository_remove, "Take a repository off the list";
     GET "/members" Read None, ["page", "per_page"] => 200 List "Member", members::list, "People by name";
-    POST "/members" Admin Some("NewMember"), [] => 201 Data "Member", members::add, "Add a person by e-mail address";
+    POST "/members" Admin Some("NewMember"), [] =>
+        201 Data "Member", members::add, "Add a person by e-mail address";
     PATCH "/members/{user}" Admin Some("MemberChange"), [] =>
         200 Data "Member", members::update, "Give a member another role";
     DELETE "/members/{user}" Admin None, [] => 204 Nothing "", members::remove,

@@ -43,6 +43,19 @@ struct RuntimeRow {
     runtime: Runtime,
 }
 
+enum Author {
+    /// By its name of the day.
+    Agent(i64),
+    Person(String),
+}
+
+struct Comment {
+    issue_id: i64,
+    author: Author,
+    posted_at: Timestamp,
+    body: String,
+}
+
 #[derive(Default)]
 struct Inner {
     /// Of everything that was made; ids come from it.
@@ -56,7 +69,7 @@ struct Inner {
     lines: BTreeMap<(String, u64), Line>,
     /// By agent and issue.
     sessions: BTreeMap<(i64, i64), SessionReport>,
-    comments: Vec<CommentRow>,
+    comments: Vec<Comment>,
     /// By issue and what makes two reports one delivery.
     deliveries: BTreeMap<(i64, String), Delivery>,
     results: Vec<ResultRow>,
@@ -307,15 +320,10 @@ impl Inner {
         let usage = it.usage.unwrap_or_default();
         self.results.push(ResultRow { task_id: task.id.clone(), result: it.result, usage });
         if let Some(body) = it.comment {
-            let author = self.agents.get(&task.agent_id).map(|agent| agent.name.clone());
             let id = self.number();
-            self.comments.push(CommentRow {
-                issue_id: task.issue_id,
-                author: author.unwrap_or_default(),
-                is_agent: true,
-                posted_at: task.ended_at.unwrap_or_default(),
-                body,
-            });
+            let posted_at = task.ended_at.unwrap_or_default();
+            let author = Author::Agent(task.agent_id);
+            self.comments.push(Comment { issue_id: task.issue_id, author, posted_at, body });
             self.event(task.workspace_id, "comment.created", &of_task(json!({ "comment_id": id })));
         }
         let is_pull_request = it.deliveries.iter().any(|it| it.kind == Kind::PullRequest);

@@ -2,6 +2,7 @@
 //! [`random`] for sequences nobody thought of.
 
 mod claims;
+mod lanes;
 mod machines;
 mod random;
 mod runs;
@@ -22,6 +23,14 @@ macro_rules! on_every_store {
             async fn $name() {
                 let dir = tempfile::tempdir().unwrap();
                 super::$suite::$name(super::world::sqlite(dir.path()).await).await;
+            })*
+        }
+        mod on_postgres {
+            $(#[tokio::test]
+            async fn $name() {
+                if let Some(world) = super::world::postgres(stringify!($name)).await {
+                    super::$suite::$name(world).await;
+                }
             })*
         }
     };

@@ -3,7 +3,7 @@
 use ostler_core::clock::Timestamp;
 use ostler_core::lease::Priority;
 
-use super::{Inner, MemoryStore};
+use super::{Author, Comment, Inner, MemoryStore};
 use crate::delivery::Delivery;
 use crate::store::{AgentFacts, CommentFacts, Facts, Line, SessionReport, TaskRecord, Usage};
 
@@ -149,9 +149,8 @@ impl MemoryStore {
     /// A person says something on an issue.
     pub fn comment_create(&self, issue_id: i64, author: &str, body: &str) {
         let posted_at = (self.clock)();
-        let (author, body) = (author.to_owned(), body.to_owned());
-        let row = CommentRow { issue_id, author, is_agent: false, posted_at, body };
-        self.lock().comments.push(row);
+        let (author, body) = (Author::Person(author.to_owned()), body.to_owned());
+        self.lock().comments.push(Comment { issue_id, author, posted_at, body });
     }
 
     /// A task.
@@ -173,7 +172,7 @@ impl MemoryStore {
 
     /// What was said on an issue, oldest first.
     pub fn comments(&self, issue_id: i64) -> Vec<CommentRow> {
-        self.lock().comments.iter().filter(|it| it.issue_id == issue_id).cloned().collect()
+        self.lock().comments_on(issue_id)
     }
 
     /// An issue.
@@ -212,6 +211,18 @@ impl MemoryStore {
 }
 
 impl Inner {
+    fn comments_on(&self, issue_id: i64) -> Vec<CommentRow> {
+        let row = |it: &Comment| {
+            let (author, is_agent) = match &it.author {
+                Author::Agent(id) => (self.agents.get(id).map(|agent| agent.name.clone()), true),
+                Author::Person(name) => (Some(name.clone()), false),
+            };
+            let (author, body) = (author.unwrap_or_default(), it.body.clone());
+            CommentRow { issue_id, author, is_agent, posted_at: it.posted_at, body }
+        };
+        self.comments.iter().filter(|it| it.issue_id == issue_id).map(row).collect()
+    }
+
     /// What a run needs to know, as far as this store keeps it.
     pub(super) fn facts(&self, task: &TaskRecord) -> Facts {
         let mut facts = Facts::default();
@@ -233,15 +244,13 @@ impl Inner {
             facts.title.clone_from(&issue.title);
             facts.acceptance_criteria = "[]".to_owned();
         }
-        let comments = self.comments.iter().filter(|it| it.issue_id == task.issue_id);
-        facts.comments = comments
-            .map(|it| CommentFacts {
-                author: it.author.clone(),
-                is_agent: it.is_agent,
-                posted_at: it.posted_at,
-                body: it.body.clone(),
-            })
-            .collect();
+        let comments = self.comments_on(task.issue_id).into_iter().map(|it| CommentFacts {
+            author: it.author,
+            is_agent: it.is_agent,
+            posted_at: it.posted_at,
+            body: it.body,
+        });
+        facts.comments = comments.collect();
         if let Some(session) = self.sessions.get(&(task.agent_id, task.issue_id)) {
             (facts.session_id, facts.work_dir) =
                 (session.session_id.clone(), session.work_dir.clone());

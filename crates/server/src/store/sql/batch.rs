@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use ostler_core::lease::Input;
 
-use super::db::{DbError, Kind, args};
+use super::db::{DbError, Kind, Value, Writes, args};
 use super::delivered::{self, Delivered};
 use super::lane::{Hot, Tx};
 use super::{claim, facts, rows};
@@ -93,8 +93,7 @@ pub(super) async fn calls_run(
         });
     }
     let touched: BTreeMap<_, _> = records.iter().filter(|(id, _)| saves.touched(id)).collect();
-    rows::save(&mut tx.conn, touched.into_values()).await?;
-    for (at, accepted) in saves.save(tx).await? {
+    for (at, accepted) in saves.save(tx, touched.into_values()).await? {
         if let Some(Ok(stepped)) = outcomes.get_mut(at) {
             stepped.accepted += accepted;
         }
@@ -226,48 +225,35 @@ impl Saves {
         kept.work_dir = report.work_dir.or(kept.work_dir.take());
     }
 
-    /// Saves all of it; the lines that were new among those which could have been there, by call.
-    pub(super) async fn save(mut self, tx: &mut Tx) -> Result<Vec<(usize, u64)>, DbError> {
-        let accepted = self.save_lines(tx).await?;
-        self.save_sessions(tx).await?;
-        let delivered = std::mem::take(&mut self.delivered);
-        self.events.extend(delivered::save(tx, delivered).await?);
-        if !self.events.is_empty() {
-            tx.events(std::mem::take(&mut self.events)).await?;
-        }
-        Ok(accepted)
-    }
-
-    async fn save_lines(&mut self, tx: &mut Tx) -> Result<Vec<(usize, u64)>, DbError> {
-        let columns = [
-            ("task_id", Kind::Text),
-            ("seq", Kind::Int),
-            ("type", Kind::Text),
-            ("content", Kind::Text),
-            ("tool", Kind::Text),
-            ("payload", Kind::Text),
-            ("at", Kind::Int),
-        ];
+    /// Saves all of it and these tasks; the lines that were new among those which could have been there, by call.
+    pub(super) async fn save<'a>(
+        mut self,
+        tx: &mut Tx,
+        tasks: impl Iterator<Item = &'a TaskRecord>,
+    ) -> Result<Vec<(usize, u64)>, DbError> {
+        let mut writes = Writes::default();
+        rows::save(&mut writes, tasks);
         let at = tx.now.as_micros();
-        let row = |task_id: String, line: Line| {
-            let seq = i64::try_from(line.seq).unwrap_or(i64::MAX);
-            args![task_id, seq, line.kind, line.content, line.tool, line.payload, at]
-        };
         let new = std::mem::take(&mut self.lines);
-        let new = new.into_iter().map(|(task_id, line)| row(task_id, line)).collect();
-        tx.conn.insert_many("messages", &columns, new, "").await?;
+        let new = new.into_iter().map(|(task_id, line)| line_row(task_id, line, at)).collect();
+        writes.insert("messages", &LINE_COLUMNS, new, "");
+        self.save_sessions(&mut writes);
+        let delivered = std::mem::take(&mut self.delivered);
+        self.events.extend(delivered::save(tx, &mut writes, delivered).await?);
+        tx.write_events(&mut writes, std::mem::take(&mut self.events));
+        tx.conn.write(writes).await?;
         let mut accepted = Vec::new();
         // Rare: what was sent before, or a gap that is filled. One call after the other, to count each.
-        for (at, task_id, lines) in std::mem::take(&mut self.old_lines) {
-            let rows = lines.into_iter().map(|line| row(task_id.clone(), line)).collect();
+        for (call, task_id, lines) in std::mem::take(&mut self.old_lines) {
+            let rows = lines.into_iter().map(|line| line_row(task_id.clone(), line, at)).collect();
             let tail = "ON CONFLICT (task_id, seq) DO NOTHING RETURNING seq";
-            let stored = tx.conn.insert_many("messages", &columns, rows, tail).await?;
-            accepted.push((at, stored.len() as u64));
+            let stored = tx.conn.insert_many("messages", &LINE_COLUMNS, rows, tail).await?;
+            accepted.push((call, stored.len() as u64));
         }
         Ok(accepted)
     }
 
-    async fn save_sessions(&mut self, tx: &mut Tx) -> Result<(), DbError> {
+    fn save_sessions(&mut self, writes: &mut Writes) {
         let columns = [
             ("agent_id", Kind::Int),
             ("issue_id", Kind::Int),
@@ -281,6 +267,21 @@ impl Saves {
         let tail = "ON CONFLICT (agent_id, issue_id) DO UPDATE SET \
                     session_id = COALESCE(excluded.session_id, sessions.session_id), \
                     work_dir = COALESCE(excluded.work_dir, sessions.work_dir)";
-        tx.conn.insert_many("sessions", &columns, rows, tail).await.map(drop)
+        writes.insert("sessions", &columns, rows, tail);
     }
+}
+
+const LINE_COLUMNS: [(&str, Kind); 7] = [
+    ("task_id", Kind::Text),
+    ("seq", Kind::Int),
+    ("type", Kind::Text),
+    ("content", Kind::Text),
+    ("tool", Kind::Text),
+    ("payload", Kind::Text),
+    ("at", Kind::Int),
+];
+
+fn line_row(task_id: String, line: Line, at: i64) -> Vec<Value> {
+    let seq = i64::try_from(line.seq).unwrap_or(i64::MAX);
+    args![task_id, seq, line.kind, line.content, line.tool, line.payload, at]
 }

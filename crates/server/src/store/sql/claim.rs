@@ -1,10 +1,10 @@
 //! Claims: who gets which task. Agents that have room first, then their first tasks by index, so that a
 //! saturated agent with a long queue costs nothing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::batch::{Saves, new_lease};
-use super::db::{Conn, DbError, args};
+use super::db::{Conn, DbError, Value, args};
 use super::lane::Tx;
 use super::rows;
 use crate::store::{Claim, StoreError, TaskRecord, plan};
@@ -148,14 +148,10 @@ async fn in_workspace(
 ) -> Result<(Vec<(usize, Given)>, bool), StoreError> {
     let mut agents = agents(&mut tx.conn, workspace_id, claims).await?;
     let saw_all = agents.len() < AGENTS_MAX;
-    if tx.conn.is_postgres() {
-        lock(&mut tx.conn, &mut agents).await?;
-    }
-    agents.retain(|agent| agent.room > 0);
     if agents.is_empty() {
         return Ok((Vec::new(), saw_all));
     }
-    let tasks = first_tasks(&mut tx.conn, &agents, claims.len()).await?;
+    let tasks = first_tasks(&mut tx.conn, &mut agents, claims.len()).await?;
     let policy = tx.shared.policy;
     let mut saves = Saves::default();
     let mut given = Vec::new();
@@ -181,12 +177,12 @@ async fn in_workspace(
         }
         given.push((*at, Given { task, lease_token: lease.token }));
     }
-    rows::save(&mut tx.conn, given.iter().map(|(_, given)| &given.task)).await?;
-    saves.save(tx).await?;
+    saves.save(tx, given.iter().map(|(_, given)| &given.task)).await?;
     Ok((given, saw_all))
 }
 
-/// Agents with something to claim that one of the claims could run, the most urgent first.
+/// Agents with something to claim that one of the claims could run, the most urgent first. On PostgreSQL they
+/// are locked, so that no other server fills the same places, and those that another one has are passed over.
 async fn agents(
     conn: &mut Conn,
     workspace_id: i64,
@@ -199,16 +195,15 @@ async fn agents(
     ids.sort_unstable();
     ids.dedup();
     let (own, kind) = (conn.any("a.runtime_id", 2), conn.any("a.provider", 3));
+    let lock = if conn.is_postgres() { "FOR NO KEY UPDATE OF a SKIP LOCKED" } else { "" };
+    let held = "(SELECT count(*) FROM tasks h WHERE h.agent_id = a.id AND h.state IN ('dispatched', 'running'))";
+    let queued = "FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0";
     let sql = format!(
-        "SELECT id, provider, runtime_id, concurrency, held FROM ( \
-             SELECT a.id, a.provider, a.runtime_id, a.concurrency, \
-                 (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id \
-                     AND h.state IN ('dispatched', 'running')) AS held, \
-                 (SELECT q.rank FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' \
-                     AND q.parked = 0 ORDER BY q.rank, q.id LIMIT 1) AS head \
-             FROM agents a WHERE a.workspace_id = $1 AND a.paused = 0 AND a.archived_at IS NULL \
-                 AND ({own} OR (a.runtime_id IS NULL AND {kind})) \
-         ) AS a WHERE head IS NOT NULL AND held < concurrency ORDER BY head LIMIT {AGENTS_MAX}"
+        "SELECT a.id, a.provider, a.runtime_id, a.concurrency, {held} FROM agents a \
+         WHERE a.workspace_id = $1 AND a.paused = 0 AND a.archived_at IS NULL \
+         AND ({own} OR (a.runtime_id IS NULL AND {kind})) AND EXISTS (SELECT 1 {queued}) \
+         AND {held} < a.concurrency \
+         ORDER BY (SELECT q.rank {queued} ORDER BY q.rank, q.id LIMIT 1) LIMIT {AGENTS_MAX} {lock}"
     );
     let mut agents = Vec::new();
     for mut row in conn.rows(&sql, args![workspace_id, ids, providers]).await? {
@@ -225,34 +220,11 @@ async fn agents(
     Ok(agents)
 }
 
-/// Keeps other servers from filling the same places: the agents that could be locked without waiting, and
-/// their room as it is now. (The count must be a statement of its own: its snapshot must be younger than
-/// the lock.)
-async fn lock(conn: &mut Conn, agents: &mut Vec<Agent>) -> Result<(), DbError> {
-    let ids: Vec<i64> = agents.iter().map(|agent| agent.id).collect();
-    let sql = "SELECT id FROM agents WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED";
-    let mut locked = HashSet::new();
-    for mut row in conn.rows(sql, args![ids]).await? {
-        locked.insert(row.int()?);
-    }
-    agents.retain(|agent| locked.contains(&agent.id));
-    let sql = "SELECT agent_id, count(*) FROM tasks WHERE agent_id = ANY($1) \
-               AND state IN ('dispatched', 'running') GROUP BY agent_id";
-    let mut held = HashMap::new();
-    let ids: Vec<i64> = agents.iter().map(|agent| agent.id).collect();
-    for mut row in conn.rows(sql, args![ids]).await? {
-        held.insert(row.int()?, row.int()?);
-    }
-    for agent in agents {
-        agent.room = agent.concurrency - held.get(&agent.id).copied().unwrap_or(0);
-    }
-    Ok(())
-}
-
-/// The first tasks of each agent, as many as it has room for, in the order of the queue.
+/// The first tasks of each agent, as many as there are claims, in the order of the queue; and each agent's room
+/// as it is now. (A statement of its own: its snapshot must be younger than the lock on the agents.)
 async fn first_tasks(
     conn: &mut Conn,
-    agents: &[Agent],
+    agents: &mut [Agent],
     claims: usize,
 ) -> Result<Vec<TaskRecord>, DbError> {
     let claims = i64::try_from(claims).unwrap_or(i64::MAX);
@@ -262,28 +234,37 @@ async fn first_tasks(
              ORDER BY q.rank, q.id LIMIT {limit}"
         )
     };
+    let of: Vec<i64> = agents.iter().map(|agent| agent.id).collect();
     let (ids, lock, args) = if conn.is_postgres() {
         // One text whatever the number of agents, so that it is planned once.
-        let first = first("a.id", "a.room");
+        let first = first("a.id", "$2");
         let ids = format!(
-            "SELECT q.id FROM unnest($1::bigint[], $2::bigint[]) AS a(id, room) CROSS JOIN LATERAL ({first}) AS q"
+            "SELECT q.id FROM unnest($1::bigint[]) AS a(id) CROSS JOIN LATERAL ({first}) AS q"
         );
-        let (of, room): (Vec<i64>, Vec<i64>) =
-            agents.iter().map(|agent| (agent.id, agent.room.min(claims))).unzip();
-        (ids, "FOR NO KEY UPDATE OF t SKIP LOCKED", args![of, room])
+        (ids, "FOR NO KEY UPDATE OF t SKIP LOCKED", args![of, claims])
     } else {
         let part = |at: usize| {
-            let first = first(&format!("${}", 2 * at + 1), &format!("${}", 2 * at + 2));
-            format!("SELECT * FROM ({first}) AS q{at}")
+            format!("SELECT * FROM ({}) AS q{at}", first(&format!("${}", at + 2), "$1"))
         };
-        let parts: Vec<_> = (0..agents.len()).map(part).collect();
-        let args = agents.iter().flat_map(|agent| args![agent.id, agent.room.min(claims)]);
+        let parts: Vec<_> = (0..of.len()).map(part).collect();
+        let args = args![claims].into_iter().chain(of.into_iter().map(Value::from));
         (parts.join(" UNION ALL "), "", args.collect())
     };
     let sql = format!(
-        "SELECT {} FROM {} WHERE t.id IN ({ids}) AND t.state = 'queued' ORDER BY t.rank, t.id {lock}",
+        "SELECT {}, (SELECT count(*) FROM tasks h WHERE h.agent_id = t.agent_id \
+             AND h.state IN ('dispatched', 'running')) \
+         FROM {} WHERE t.id IN ({ids}) AND t.state = 'queued' ORDER BY t.rank, t.id {lock}",
         rows::COLUMNS,
         rows::FROM,
     );
-    conn.rows(&sql, args).await?.iter_mut().map(rows::read).collect()
+    let mut tasks = Vec::new();
+    for mut row in conn.rows(&sql, args).await? {
+        let task = rows::read(&mut row)?;
+        let held = row.int()?;
+        for agent in agents.iter_mut().filter(|agent| agent.id == task.agent_id) {
+            agent.room = agent.concurrency - held;
+        }
+        tasks.push(task);
+    }
+    Ok(tasks)
 }

@@ -141,6 +141,10 @@ macro_rules! take {
 }
 
 impl Row {
+    fn sqlite(row: SqliteRow) -> Self {
+        Self { inner: Inner::Sqlite(row), column: 0 }
+    }
+
     take!(int, i64);
     take!(opt_int, Option<i64>);
     take!(text, String);
@@ -277,6 +281,14 @@ impl Conn {
         self.execute("COMMIT", Vec::new()).await.map(drop)
     }
 
+    /// Closes the connection instead of giving it back: what it had begun ends with it.
+    pub(crate) fn discard(self) {
+        match self {
+            Self::Sqlite(mut conn) => conn.close_on_drop(),
+            Self::Postgres(mut conn) => conn.close_on_drop(),
+        }
+    }
+
     /// Ends it; it did nothing. A connection that cannot even do this must be closed.
     pub(crate) async fn rollback(&mut self) -> Result<(), DbError> {
         self.execute("ROLLBACK", Vec::new()).await.map(drop)
@@ -291,8 +303,7 @@ impl Conn {
         }
     }
 
-    /// Inserts rows with few statements. `tail` follows the rows (`ON CONFLICT …`, `RETURNING …`); what it
-    /// returns is returned.
+    /// Inserts rows. `tail` follows them (`ON CONFLICT …`, `RETURNING …`); what it returns is returned.
     pub(crate) async fn insert_many(
         &mut self,
         table: &str,
@@ -300,81 +311,154 @@ impl Conn {
         rows: Vec<Vec<Value>>,
         tail: &str,
     ) -> Result<Vec<Row>, DbError> {
-        let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
-        let names = names.join(", ");
-        let mut returned = Vec::new();
-        if self.is_postgres() {
-            if !rows.is_empty() {
-                let (arrays, args) = transpose(columns, rows);
-                // The WHERE keeps `ON CONFLICT` from being read as a join's condition.
-                let sql = format!(
-                    "INSERT INTO {table} ({names}) SELECT * FROM unnest({arrays}) WHERE true {tail}"
-                );
-                returned = self.rows(&sql, args).await?;
+        let mut writes = Writes::default();
+        writes.insert(table, columns, rows, tail);
+        self.write(writes).await
+    }
+
+    /// Writes all of it: on PostgreSQL as one statement, whose text depends on the tables only; on SQLite as
+    /// statements that are sent together. Returns what the last one returns.
+    pub(crate) async fn write(&mut self, writes: Writes<'_>) -> Result<Vec<Row>, DbError> {
+        if writes.0.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut args = Vec::new();
+        let sql = if self.is_postgres() {
+            postgres_text(writes, &mut args)
+        } else {
+            sqlite_text(writes, &mut args)
+        };
+        match self {
+            // The text depends on the number of rows: kept prepared, it would push others out.
+            Self::Sqlite(conn) => {
+                let rows = bind_sqlite(&sql, args).persistent(false).fetch_all(&mut **conn).await?;
+                Ok(rows.into_iter().map(Row::sqlite).collect())
             }
-            return Ok(returned);
+            Self::Postgres(_) => self.rows(&sql, args).await,
         }
-        let chunk = (PARAMETERS_MAX / columns.len().max(1)).max(1);
-        let mut rows = rows.into_iter().peekable();
-        while rows.peek().is_some() {
-            let some: Vec<_> = rows.by_ref().take(chunk).collect();
-            let values = placeholders(some.len(), columns.len());
-            let sql = format!("INSERT INTO {table} ({names}) VALUES {values} {tail}");
-            returned.extend(self.rows(&sql, some.into_iter().flatten().collect()).await?);
-        }
-        Ok(returned)
-    }
-
-    /// Sets `columns` of many rows, each found by the first column.
-    pub(crate) async fn update_many(
-        &mut self,
-        table: &str,
-        columns: &[(&str, Kind)],
-        rows: Vec<Vec<Value>>,
-    ) -> Result<(), DbError> {
-        let set = |(at, (name, _)): (usize, &(&str, Kind))| format!("{name} = v.column{}", at + 1);
-        let sets: Vec<_> = columns.iter().enumerate().skip(1).map(set).collect();
-        self.update_with(table, columns, &sets.join(", "), rows).await
-    }
-
-    /// Does `sets`, in which `v.column2` is a row's second value, to many rows, each found by the first.
-    pub(crate) async fn update_with(
-        &mut self,
-        table: &str,
-        columns: &[(&str, Kind)],
-        sets: &str,
-        rows: Vec<Vec<Value>>,
-    ) -> Result<(), DbError> {
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let key = columns.first().map_or("id", |(name, _)| name);
-        if self.is_postgres() {
-            let names: Vec<_> = (1..=columns.len()).map(|at| format!("column{at}")).collect();
-            let (arrays, args) = transpose(columns, rows);
-            let sql = format!(
-                "UPDATE {table} SET {sets} FROM unnest({arrays}) AS v({}) WHERE {table}.{key} = v.column1",
-                names.join(", ")
-            );
-            self.execute(&sql, args).await?;
-            return Ok(());
-        }
-        let chunk = (PARAMETERS_MAX / columns.len().max(1)).max(1);
-        let mut rows = rows.into_iter().peekable();
-        while rows.peek().is_some() {
-            let some: Vec<_> = rows.by_ref().take(chunk).collect();
-            let values = placeholders(some.len(), columns.len());
-            let sql = format!(
-                "UPDATE {table} SET {sets} FROM (VALUES {values}) AS v WHERE {table}.{key} = v.column1"
-            );
-            self.execute(&sql, some.into_iter().flatten().collect()).await?;
-        }
-        Ok(())
     }
 }
 
-/// `($1, $2), ($3, $4)`.
-fn placeholders(rows: usize, columns: usize) -> String {
+/// Rows to be written, table by table. No row is written twice.
+#[derive(Default)]
+pub(crate) struct Writes<'a>(Vec<Write<'a>>);
+
+struct Write<'a> {
+    table: &'a str,
+    columns: Vec<(&'a str, Kind)>,
+    rows: Vec<Vec<Value>>,
+    what: What<'a>,
+}
+
+enum What<'a> {
+    /// With what follows the rows.
+    Insert(&'a str),
+    /// With what is set; each row is found by its first column.
+    Update(String),
+}
+
+impl<'a> Writes<'a> {
+    fn push(
+        &mut self,
+        table: &'a str,
+        columns: &[(&'a str, Kind)],
+        rows: Vec<Vec<Value>>,
+        what: What<'a>,
+    ) {
+        if !rows.is_empty() {
+            self.0.push(Write { table, columns: columns.to_vec(), rows, what });
+        }
+    }
+
+    /// Inserts rows; `tail` follows them.
+    pub(crate) fn insert(
+        &mut self,
+        table: &'a str,
+        columns: &[(&'a str, Kind)],
+        rows: Vec<Vec<Value>>,
+        tail: &'a str,
+    ) {
+        self.push(table, columns, rows, What::Insert(tail));
+    }
+
+    /// Sets `columns` of many rows, each found by the first column.
+    pub(crate) fn update(
+        &mut self,
+        table: &'a str,
+        columns: &[(&'a str, Kind)],
+        rows: Vec<Vec<Value>>,
+    ) {
+        let set = |(at, (name, _)): (usize, &(&str, Kind))| format!("{name} = v.column{}", at + 1);
+        let sets: Vec<_> = columns.iter().enumerate().skip(1).map(set).collect();
+        self.push(table, columns, rows, What::Update(sets.join(", ")));
+    }
+
+    /// Does `sets`, in which `v.column2` is a row's second value, to many rows, each found by the first.
+    pub(crate) fn update_with(
+        &mut self,
+        table: &'a str,
+        columns: &[(&'a str, Kind)],
+        sets: &str,
+        rows: Vec<Vec<Value>>,
+    ) {
+        self.push(table, columns, rows, What::Update(sets.to_owned()));
+    }
+}
+
+impl Write<'_> {
+    /// The statement, with rows from `source`: a table expression with columns `column1`, …
+    fn text(&self, source: &str) -> String {
+        let table = self.table;
+        let key = self.columns.first().map_or("id", |(name, _)| name);
+        match &self.what {
+            What::Insert(tail) => {
+                let names: Vec<_> = self.columns.iter().map(|(name, _)| *name).collect();
+                let names = names.join(", ");
+                // The WHERE keeps `ON CONFLICT` from being read as a join's condition.
+                format!("INSERT INTO {table} ({names}) SELECT * FROM {source} WHERE true {tail}")
+            }
+            What::Update(sets) => {
+                format!("UPDATE {table} SET {sets} FROM {source} WHERE {table}.{key} = v.column1")
+            }
+        }
+    }
+}
+
+fn postgres_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
+    let mut texts = Vec::new();
+    for mut write in writes.0 {
+        let names: Vec<_> = (1..=write.columns.len()).map(|at| format!("column{at}")).collect();
+        let rows = std::mem::take(&mut write.rows);
+        let (arrays, values) = transpose(&write.columns, rows, args.len());
+        args.extend(values);
+        texts.push(write.text(&format!("unnest({arrays}) AS v({})", names.join(", "))));
+    }
+    let last = texts.pop().unwrap_or_default();
+    if texts.is_empty() {
+        return last;
+    }
+    let with: Vec<_> =
+        texts.iter().enumerate().map(|(at, text)| format!("w{at} AS ({text})")).collect();
+    format!("WITH {} {last}", with.join(", "))
+}
+
+fn sqlite_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
+    let mut texts = Vec::new();
+    for mut write in writes.0 {
+        let chunk = (PARAMETERS_MAX / write.columns.len().max(1)).max(1);
+        let mut rows = std::mem::take(&mut write.rows).into_iter().peekable();
+        while rows.peek().is_some() {
+            let some: Vec<_> = rows.by_ref().take(chunk).collect();
+            let values = placeholders(some.len(), write.columns.len(), args.len());
+            texts.push(write.text(&format!("(VALUES {values}) AS v")));
+            args.extend(some.into_iter().flatten());
+        }
+    }
+    texts.join("; ")
+}
+
+/// `($1, $2), ($3, $4)`, the first number after `before`.
+fn placeholders(rows: usize, columns: usize, before: usize) -> String {
     let mut text = String::new();
     for row in 0..rows {
         text.push_str(if row == 0 { "(" } else { ", (" });
@@ -383,7 +467,7 @@ fn placeholders(rows: usize, columns: usize) -> String {
                 text.push_str(", ");
             }
             text.push('$');
-            text.push_str(&(row * columns + column).to_string());
+            text.push_str(&(before + row * columns + column).to_string());
         }
         text.push(')');
     }
@@ -391,7 +475,11 @@ fn placeholders(rows: usize, columns: usize) -> String {
 }
 
 /// One array a column, and `$1::bigint[], $2::text[]`.
-fn transpose(columns: &[(&str, Kind)], rows: Vec<Vec<Value>>) -> (String, Vec<Value>) {
+fn transpose(
+    columns: &[(&str, Kind)],
+    rows: Vec<Vec<Value>>,
+    before: usize,
+) -> (String, Vec<Value>) {
     let mut arrays: Vec<Column> = columns
         .iter()
         .map(|(_, kind)| match kind {
@@ -413,8 +501,8 @@ fn transpose(columns: &[(&str, Kind)], rows: Vec<Vec<Value>>) -> (String, Vec<Va
         .iter()
         .enumerate()
         .map(|(at, (_, kind))| match kind {
-            Kind::Int => format!("${}::bigint[]", at + 1),
-            Kind::Text => format!("${}::text[]", at + 1),
+            Kind::Int => format!("${}::bigint[]", before + at + 1),
+            Kind::Text => format!("${}::text[]", before + at + 1),
         })
         .collect();
     (text.join(", "), arrays.into_iter().map(Value::Column).collect())

@@ -1,10 +1,10 @@
 //! What completed runs bring: results, time, the agents' words, deliveries. Few statements for a whole batch.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 
-use super::db::{DbError, Kind, args};
+use super::db::{DbError, Kind, Writes, args};
 use super::lane::Tx;
 use crate::delivery;
 use crate::store::Completion;
@@ -31,16 +31,21 @@ fn event(it: &Delivered, kind: &str, more: &Json) -> Event {
     (it.workspace_id, kind.to_owned(), data.to_string())
 }
 
-/// Saves all of them; the events that tell of it.
-pub(super) async fn save(tx: &mut Tx, mut all: Vec<Delivered>) -> Result<Vec<Event>, DbError> {
+/// Saves all of them, most of it with `writes`; the events that tell of it.
+pub(super) async fn save(
+    tx: &mut Tx,
+    writes: &mut Writes<'_>,
+    mut all: Vec<Delivered>,
+) -> Result<Vec<Event>, DbError> {
     if all.is_empty() {
         return Ok(Vec::new());
     }
     // Issues are locked in one order, so that two servers do not wait for each other.
     all.sort_by(|a, b| (a.issue_id, &a.task_id).cmp(&(b.issue_id, &b.task_id)));
-    save_results(tx, &all).await?;
-    save_time(tx, &all).await?;
-    let mut events = save_comments(tx, &all).await?;
+    let now = tx.now.as_micros();
+    save_results(writes, &all, now);
+    save_time(writes, &all, now);
+    let mut events = save_comments(writes, &all, now);
     for it in &all {
         events.extend(save_deliveries(tx, it).await?);
     }
@@ -48,7 +53,7 @@ pub(super) async fn save(tx: &mut Tx, mut all: Vec<Delivered>) -> Result<Vec<Eve
     Ok(events)
 }
 
-async fn save_results(tx: &mut Tx, all: &[Delivered]) -> Result<(), DbError> {
+fn save_results(writes: &mut Writes<'_>, all: &[Delivered], now: i64) {
     let columns = [
         ("task_id", Kind::Text),
         ("workspace_id", Kind::Int),
@@ -62,7 +67,6 @@ async fn save_results(tx: &mut Tx, all: &[Delivered]) -> Result<(), DbError> {
         ("cost_micros", Kind::Int),
         ("ended_at", Kind::Int),
     ];
-    let now = tx.now.as_micros();
     let rows = all.iter().map(|it| {
         let usage = it.completion.usage.unwrap_or_default();
         args![
@@ -79,10 +83,10 @@ async fn save_results(tx: &mut Tx, all: &[Delivered]) -> Result<(), DbError> {
             now
         ]
     });
-    tx.conn.insert_many("results", &columns, rows.collect(), "").await.map(drop)
+    writes.insert("results", &columns, rows.collect(), "");
 }
 
-async fn save_time(tx: &mut Tx, all: &[Delivered]) -> Result<(), DbError> {
+fn save_time(writes: &mut Writes<'_>, all: &[Delivered], now: i64) {
     let columns = [
         ("workspace_id", Kind::Int),
         ("issue_id", Kind::Int),
@@ -93,7 +97,6 @@ async fn save_time(tx: &mut Tx, all: &[Delivered]) -> Result<(), DbError> {
         ("note", Kind::Text),
         ("created_at", Kind::Int),
     ];
-    let now = tx.now.as_micros();
     let row = |it: &Delivered| {
         args![
             it.workspace_id,
@@ -106,7 +109,7 @@ async fn save_time(tx: &mut Tx, all: &[Delivered]) -> Result<(), DbError> {
             now
         ]
     };
-    tx.conn.insert_many("time_entries", &columns, all.iter().map(row).collect(), "").await?;
+    writes.insert("time_entries", &columns, all.iter().map(row).collect(), "");
     let mut spent: BTreeMap<i64, i64> = BTreeMap::new();
     for it in all {
         *spent.entry(it.issue_id).or_default() += it.worked_ms;
@@ -114,10 +117,10 @@ async fn save_time(tx: &mut Tx, all: &[Delivered]) -> Result<(), DbError> {
     let columns = [("id", Kind::Int), ("spent_ms", Kind::Int), ("updated_at", Kind::Int)];
     let sets = "spent_ms = issues.spent_ms + v.column2, updated_at = v.column3";
     let rows = spent.into_iter().map(|(id, worked_ms)| args![id, worked_ms, now]).collect();
-    tx.conn.update_with("issues", &columns, sets, rows).await
+    writes.update_with("issues", &columns, sets, rows);
 }
 
-async fn save_comments(tx: &mut Tx, all: &[Delivered]) -> Result<Vec<Event>, DbError> {
+fn save_comments(writes: &mut Writes<'_>, all: &[Delivered], now: i64) -> Vec<Event> {
     let columns = [
         ("workspace_id", Kind::Int),
         ("issue_id", Kind::Int),
@@ -127,22 +130,13 @@ async fn save_comments(tx: &mut Tx, all: &[Delivered]) -> Result<Vec<Event>, DbE
         ("body", Kind::Text),
         ("created_at", Kind::Int),
     ];
-    let now = tx.now.as_micros();
     let rows = all.iter().filter_map(|it| {
         let body = it.completion.comment.as_ref()?;
         Some(args![it.workspace_id, it.issue_id, "agent", it.agent_id, &it.task_id, body, now])
     });
-    let tail = "RETURNING id, task_id";
-    let mut ids = HashMap::new();
-    for mut row in tx.conn.insert_many("comments", &columns, rows.collect(), tail).await? {
-        let id = row.int()?;
-        ids.insert(row.text()?, id);
-    }
-    let told = all.iter().filter_map(|it| {
-        let id = ids.get(&it.task_id)?;
-        Some(event(it, "comment.created", &json!({ "comment_id": id })))
-    });
-    Ok(told.collect())
+    writes.insert("comments", &columns, rows.collect(), "");
+    let told = all.iter().filter(|it| it.completion.comment.is_some());
+    told.map(|it| event(it, "comment.created", &json!({}))).collect()
 }
 
 /// One by one: they are few, and two of one batch may be the same.

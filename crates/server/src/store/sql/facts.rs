@@ -8,10 +8,19 @@ use ostler_core::clock::Timestamp;
 use super::claim::Given;
 use super::db::{Conn, DbError, Row, args};
 use super::lane::Tx;
-use crate::store::{AgentFacts, Claimed, CommentFacts, Facts, GithubFacts, SkillFacts};
+use crate::store::{AgentFacts, Claimed, CommentFacts, Facts, GithubFacts, SkillFacts, TaskRecord};
 
 /// Comments of an issue that are read for a run, as many as a thread has at most; older ones are counted.
 const COMMENTS_MAX: usize = 40;
+
+/// What most runs need, and whether there is more to read for them.
+#[derive(Clone, Default)]
+struct Base {
+    facts: Facts,
+    has_repositories: bool,
+    has_comments: bool,
+    has_skills: bool,
+}
 
 /// Joins what was given with what its run needs to know.
 pub(super) async fn of(
@@ -23,32 +32,26 @@ pub(super) async fn of(
         return Ok(given.into_iter().map(|_| None).collect());
     }
     let conn = &mut tx.conn;
-    let unique = |mut ids: Vec<i64>| {
+    let bases = bases(conn, tasks.iter().map(|task| task.id.clone()).collect()).await?;
+    let with = |has: fn(&Base) -> bool, id: fn(&TaskRecord) -> i64| {
+        let tasks = tasks.iter().filter(|task| bases.get(&task.id).is_some_and(has));
+        let mut ids: Vec<_> = tasks.map(|task| id(task)).collect();
         ids.sort_unstable();
         ids.dedup();
         ids
     };
-    let agents = unique(tasks.iter().map(|task| task.agent_id).collect());
-    let issues = unique(tasks.iter().map(|task| task.issue_id).collect());
-    let workspaces = unique(tasks.iter().map(|task| task.workspace_id).collect());
-    let repositories = repositories(conn, workspaces.clone()).await?;
-    let workspaces = workspaces_of(conn, workspaces).await?;
-    let comments = comments(conn, issues.clone()).await?;
-    let sessions = sessions(conn, issues.clone()).await?;
-    let issues = issues_of(conn, issues).await?;
-    let skills = skills(conn, agents.clone()).await?;
-    let agents = agents_of(conn, agents).await?;
+    let workspaces = with(|base| base.has_repositories, |task| task.workspace_id);
+    let issues = with(|base| base.has_comments, |task| task.issue_id);
+    let agents = with(|base| base.has_skills, |task| task.agent_id);
+    let repositories = repositories(conn, workspaces).await?;
+    let comments = comments(conn, issues).await?;
+    let skills = skills(conn, agents).await?;
     let facts = |given: Given| {
         let task = given.task;
-        let mut facts = Facts { agent: found(&agents, &task.agent_id), ..Facts::default() };
-        ((facts.workspace_slug, facts.workspace_context, facts.workspace_prefix), facts.github) =
-            found(&workspaces, &task.workspace_id);
-        (facts.title, facts.description, facts.acceptance_criteria) =
-            found(&issues, &task.issue_id);
+        let mut facts = found(&bases, &task.id).facts;
         facts.repositories = found(&repositories, &task.workspace_id);
         (facts.comments_before, facts.comments) = found(&comments, &task.issue_id);
         facts.skills = found(&skills, &task.agent_id);
-        (facts.session_id, facts.work_dir) = found(&sessions, &(task.agent_id, task.issue_id));
         Claimed { task, lease_token: given.lease_token, facts }
     };
     Ok(given.into_iter().map(|given| given.map(facts)).collect())
@@ -58,74 +61,76 @@ fn found<K: Eq + Hash, V: Clone + Default>(all: &HashMap<K, V>, key: &K) -> V {
     all.get(key).cloned().unwrap_or_default()
 }
 
-type Texts = (String, String, String);
-
-async fn workspaces_of(
-    conn: &mut Conn,
-    ids: Vec<i64>,
-) -> Result<HashMap<i64, (Texts, Option<GithubFacts>)>, DbError> {
-    let any = conn.any("w.id", 1);
+async fn bases(conn: &mut Conn, tasks: Vec<String>) -> Result<HashMap<String, Base>, DbError> {
+    let any = conn.any("t.id", 1);
+    let exists = |what: &str| {
+        format!("CAST(CASE WHEN EXISTS (SELECT 1 FROM {what}) THEN 1 ELSE 0 END AS BIGINT)")
+    };
     let sql = format!(
-        "SELECT w.id, w.slug, w.context, w.prefix, g.app_id, g.installation_id, g.base_url, g.sealed_key \
-         FROM workspaces w LEFT JOIN github_apps g ON g.workspace_id = w.id WHERE {any}"
+        "SELECT t.id, a.id, a.name, a.provider, a.model, a.instructions, a.sealed_env, a.sealed_mcp, \
+         a.custom_args, a.external_id, w.slug, w.context, w.prefix, g.app_id, g.installation_id, g.base_url, \
+         g.sealed_key, i.title, i.description, i.acceptance_criteria, s.session_id, s.work_dir, {}, {}, {} \
+         FROM tasks t JOIN agents a ON a.id = t.agent_id JOIN workspaces w ON w.id = t.workspace_id \
+         JOIN issues i ON i.id = t.issue_id LEFT JOIN github_apps g ON g.workspace_id = t.workspace_id \
+         LEFT JOIN sessions s ON s.agent_id = t.agent_id AND s.issue_id = t.issue_id WHERE {any}",
+        exists("repositories r WHERE r.workspace_id = t.workspace_id"),
+        exists("comments c WHERE c.issue_id = t.issue_id AND c.withdrawn_at IS NULL"),
+        exists("agent_skills x WHERE x.agent_id = t.agent_id"),
     );
-    keyed(conn.rows(&sql, args![ids]).await?, |row| {
-        let texts = (row.text()?, row.text()?, row.text()?);
-        let (app_id, installation_id) = (row.opt_text()?, row.opt_text()?);
-        let (base_url, sealed_key) = (row.opt_text()?, row.opt_text()?);
-        let github = app_id.map(|app_id| GithubFacts {
-            app_id,
-            installation_id,
-            base_url: base_url.unwrap_or_default(),
-            sealed_key: sealed_key.unwrap_or_default(),
-        });
-        Ok((texts, github))
-    })
-}
-
-async fn issues_of(conn: &mut Conn, ids: Vec<i64>) -> Result<HashMap<i64, Texts>, DbError> {
-    let any = conn.any("id", 1);
-    let sql = format!("SELECT id, title, description, acceptance_criteria FROM issues WHERE {any}");
-    keyed(conn.rows(&sql, args![ids]).await?, |row| Ok((row.text()?, row.text()?, row.text()?)))
-}
-
-async fn agents_of(conn: &mut Conn, ids: Vec<i64>) -> Result<HashMap<i64, AgentFacts>, DbError> {
-    let any = conn.any("id", 1);
-    let sql = format!(
-        "SELECT id, name, provider, model, instructions, sealed_env, sealed_mcp, custom_args, external_id \
-         FROM agents WHERE {any}"
-    );
-    let mut agents = keyed(conn.rows(&sql, args![ids]).await?, |row| {
-        Ok(AgentFacts {
-            id: 0,
-            name: row.text()?,
-            provider: row.text()?,
-            model: row.opt_text()?,
-            instructions: row.text()?,
-            sealed_env: row.opt_text()?,
-            sealed_mcp: row.opt_text()?,
-            custom_args: row.text()?,
-            external_id: row.opt_text()?,
-        })
-    })?;
-    for (id, agent) in &mut agents {
-        agent.id = *id;
+    let mut bases = HashMap::new();
+    for mut row in conn.rows(&sql, args![tasks]).await? {
+        let id = row.text()?;
+        let facts = read_facts(&mut row)?;
+        let (has_repositories, has_comments, has_skills) = (row.flag()?, row.flag()?, row.flag()?);
+        bases.insert(id, Base { facts, has_repositories, has_comments, has_skills });
     }
-    Ok(agents)
+    Ok(bases)
 }
 
-/// Rows whose first column is the key, one row a key.
-fn keyed<V>(
-    rows: Vec<Row>,
-    read: impl Fn(&mut Row) -> Result<V, DbError>,
-) -> Result<HashMap<i64, V>, DbError> {
-    rows.into_iter().map(|mut row| Ok((row.int()?, read(&mut row)?))).collect()
+fn read_facts(row: &mut Row) -> Result<Facts, DbError> {
+    let agent = AgentFacts {
+        id: row.int()?,
+        name: row.text()?,
+        provider: row.text()?,
+        model: row.opt_text()?,
+        instructions: row.text()?,
+        sealed_env: row.opt_text()?,
+        sealed_mcp: row.opt_text()?,
+        custom_args: row.text()?,
+        external_id: row.opt_text()?,
+    };
+    let (workspace_slug, workspace_context) = (row.text()?, row.text()?);
+    let workspace_prefix = row.text()?;
+    let (app_id, installation_id) = (row.opt_text()?, row.opt_text()?);
+    let (base_url, sealed_key) = (row.opt_text()?, row.opt_text()?);
+    let github = app_id.map(|app_id| GithubFacts {
+        app_id,
+        installation_id,
+        base_url: base_url.unwrap_or_default(),
+        sealed_key: sealed_key.unwrap_or_default(),
+    });
+    Ok(Facts {
+        agent,
+        workspace_slug,
+        workspace_context,
+        workspace_prefix,
+        github,
+        title: row.text()?,
+        description: row.text()?,
+        acceptance_criteria: row.text()?,
+        session_id: row.opt_text()?,
+        work_dir: row.opt_text()?,
+        ..Facts::default()
+    })
 }
 
 async fn repositories(
     conn: &mut Conn,
     ids: Vec<i64>,
 ) -> Result<HashMap<i64, Vec<(String, String)>>, DbError> {
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
     let any = conn.any("workspace_id", 1);
     let sql = format!("SELECT workspace_id, name, url FROM repositories WHERE {any} ORDER BY name");
     let mut all: HashMap<_, Vec<_>> = HashMap::new();
@@ -135,23 +140,14 @@ async fn repositories(
     Ok(all)
 }
 
-async fn sessions(
-    conn: &mut Conn,
-    issues: Vec<i64>,
-) -> Result<HashMap<(i64, i64), (Option<String>, Option<String>)>, DbError> {
-    let any = conn.any("issue_id", 1);
-    let sql = format!("SELECT agent_id, issue_id, session_id, work_dir FROM sessions WHERE {any}");
-    let rows = conn.rows(&sql, args![issues]).await?;
-    rows.into_iter()
-        .map(|mut row| Ok(((row.int()?, row.int()?), (row.opt_text()?, row.opt_text()?))))
-        .collect()
-}
-
 /// How many older ones there are, and the newest, oldest first; by issue.
 async fn comments(
     conn: &mut Conn,
     issues: Vec<i64>,
 ) -> Result<HashMap<i64, (u64, Vec<CommentFacts>)>, DbError> {
+    if issues.is_empty() {
+        return Ok(HashMap::new());
+    }
     let mut all: HashMap<i64, (u64, Vec<CommentFacts>)> = HashMap::new();
     let any = conn.any("issue_id", 1);
     let sql = format!(
@@ -186,6 +182,9 @@ async fn skills(
     conn: &mut Conn,
     agents: Vec<i64>,
 ) -> Result<HashMap<i64, Vec<SkillFacts>>, DbError> {
+    if agents.is_empty() {
+        return Ok(HashMap::new());
+    }
     let mut all: HashMap<i64, Vec<SkillFacts>> = HashMap::new();
     let any = conn.any("x.agent_id", 1);
     let sql = format!(

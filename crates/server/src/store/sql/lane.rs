@@ -14,7 +14,7 @@ use ostler_core::clock::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
-use super::db::{Conn, DbError, Kind, args};
+use super::db::{Conn, DbError, Kind, Writes, args};
 use super::{Shared, batch};
 use crate::board::Hints;
 use crate::store::{Claim, Claimed, Stepped, StoreError, TaskCall};
@@ -61,6 +61,17 @@ impl Tx {
         &mut self,
         events: Vec<(i64, String, String)>,
     ) -> Result<(), DbError> {
+        let mut writes = Writes::default();
+        self.write_events(&mut writes, events);
+        self.conn.write(writes).await.map(drop)
+    }
+
+    /// Records events with other things that are written.
+    pub(super) fn write_events(
+        &mut self,
+        writes: &mut Writes<'_>,
+        events: Vec<(i64, String, String)>,
+    ) {
         for (workspace_id, _, _) in &events {
             self.hints.events_in(*workspace_id);
         }
@@ -75,7 +86,7 @@ impl Tx {
             .into_iter()
             .map(|(workspace_id, kind, data)| args![workspace_id, kind, data, at])
             .collect();
-        self.conn.insert_many("events", &columns, rows, "").await.map(drop)
+        writes.insert("events", &columns, rows, "");
     }
 }
 
@@ -233,22 +244,43 @@ impl Lane {
     }
 
     async fn begin(&mut self) -> Result<Tx, StoreError> {
-        let mut conn = match self.conn.take() {
-            Some(conn) => conn,
-            None => self.shared.connect().await?,
-        };
-        conn.begin().await?;
         Ok(Tx {
-            conn,
+            conn: self.begun().await?,
             shared: Arc::clone(&self.shared),
             now: (self.shared.clock)(),
             hints: Hints::default(),
         })
     }
 
+    /// A connection that has begun a transaction. The one that was kept may be dead by now; nothing was done on
+    /// it yet, so another one may begin instead.
+    async fn begun(&mut self) -> Result<Conn, StoreError> {
+        if let Some(mut conn) = self.conn.take() {
+            match conn.begin().await {
+                Ok(()) => return Ok(conn),
+                Err(error) => {
+                    tracing::debug!(%error, "a lane's connection is replaced");
+                    conn.discard();
+                }
+            }
+        }
+        let mut conn = self.shared.connect().await?;
+        match conn.begin().await {
+            Ok(()) => Ok(conn),
+            Err(error) => {
+                conn.discard();
+                Err(error.into())
+            }
+        }
+    }
+
     /// Commits; afterwards tells others.
     async fn commit(&mut self, mut tx: Tx) -> Result<(), StoreError> {
-        tx.conn.commit().await?;
+        if let Err(error) = tx.conn.commit().await {
+            // Perhaps it is still open, with its locks.
+            tx.conn.discard();
+            return Err(error.into());
+        }
         self.conn = Some(tx.conn);
         (self.shared.on_hints)(tx.hints);
         Ok(())
@@ -256,8 +288,9 @@ impl Lane {
 
     /// Gives up a transaction; a connection that cannot is closed.
     async fn rollback(&mut self, mut tx: Tx) {
-        if tx.conn.rollback().await.is_ok() {
-            self.conn = Some(tx.conn);
+        match tx.conn.rollback().await {
+            Ok(()) => self.conn = Some(tx.conn),
+            Err(_) => tx.conn.discard(),
         }
     }
 

@@ -66,6 +66,11 @@ async fn register_actors(
     runtime_id: &str,
     actors: Vec<Actor>,
 ) -> Result<Vec<ActorAgent>, StoreError> {
+    if tx.conn.is_postgres() {
+        // Names are given out one machine after the other.
+        let lock = "SELECT id FROM workspaces WHERE id = $1 FOR NO KEY UPDATE";
+        tx.conn.number(lock, args![workspace_id]).await?;
+    }
     let listed: Vec<String> = actors.iter().map(|actor| actor.external_id.clone()).collect();
     let any = tx.conn.any("external_id", 3);
     let archive = format!(

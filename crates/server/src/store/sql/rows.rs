@@ -7,7 +7,7 @@ use ostler_core::lease::{
     Decided, Decision, End, Ended, Lease, LeaseHash, Priority, State, Task, WaitingFor, Waits,
 };
 
-use super::db::{Conn, DbError, Kind, Row, Value, args};
+use super::db::{Conn, DbError, Kind, Row, Value, Writes, args};
 use super::lane::Tx;
 use crate::store::plan::{self, Change};
 use crate::store::{StoreError, TaskRecord, hex, unhex};
@@ -206,11 +206,8 @@ fn changed(record: &TaskRecord) -> Vec<Value> {
 }
 
 /// Saves tasks that were loaded before.
-pub(super) async fn save<'a>(
-    conn: &mut Conn,
-    records: impl Iterator<Item = &'a TaskRecord>,
-) -> Result<(), DbError> {
-    conn.update_many("tasks", &CHANGING, records.map(changed).collect()).await
+pub(super) fn save<'a>(writes: &mut Writes<'_>, records: impl Iterator<Item = &'a TaskRecord>) {
+    writes.update("tasks", &CHANGING, records.map(changed).collect());
 }
 
 /// Loads and locks tasks, always in the order of their ids, so that two transactions do not wait for each

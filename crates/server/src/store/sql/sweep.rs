@@ -14,7 +14,7 @@ const LEASES_MAX: usize = 500;
 const LOCK: i64 = 0x6f73_746c_6572;
 
 /// Sweeps once.
-pub(super) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> {
+pub(crate) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> {
     if tx.conn.is_postgres() {
         // Of the transaction: it ends with it, however that ends.
         let sql =
@@ -60,8 +60,7 @@ async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
         saves.take(tx, &record, 0, changes);
         taken.push(record);
     }
-    rows::save(&mut tx.conn, taken.iter()).await?;
-    saves.save(tx).await?;
+    saves.save(tx, taken.iter()).await?;
     Ok(taken.len() as u64)
 }
 

@@ -20,6 +20,8 @@ use crate::store::sql::db::args;
 
 /// Sequences when nobody says otherwise; a commit of SQLite is a flush of the disk.
 const CASES: u32 = 48;
+/// Sequences on PostgreSQL: each operation goes to another process.
+const POSTGRES_CASES: u32 = 16;
 
 fn cases(otherwise: u32) -> u32 {
     let said = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
@@ -96,6 +98,15 @@ fn the_model_and_sqlite_do_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let world = runtime.block_on(world::sqlite(dir.path()));
     equal_to_model(&runtime, world.store, &world.clock, CASES);
+}
+
+#[test]
+fn the_model_and_postgres_do_the_same() {
+    let Some(url) = world::postgres_url("random") else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let clock = TestClock::new();
+    let store = runtime.block_on(world::open(&url, &clock));
+    equal_to_model(&runtime, store, &clock, POSTGRES_CASES);
 }
 
 /// Random sequences are worth something only if they reach the interesting places.

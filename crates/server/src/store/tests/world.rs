@@ -2,13 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ostler_core::clock::Timestamp;
 use ostler_core::lease::{
     Call, Failing, Input, LeaseHash, Policy, Priority, Refusal, State, WaitingFor,
 };
+
+use ostler_testkit::postgres::ScratchPostgres;
 
 use super::subject::Subject;
 use crate::delivery::{self, Delivery};
@@ -79,6 +81,22 @@ pub(in crate::store::tests) async fn sqlite(dir: &Path) -> World<SqlStore> {
     let url = format!("sqlite:{}", dir.join("ostler.db").display());
     World { store: open(&url, &clock).await, clock }
 }
+
+/// A database of its own on the PostgreSQL that all tests share; none where there is no PostgreSQL.
+pub(in crate::store::tests) async fn postgres(name: &str) -> Option<World<SqlStore>> {
+    let url = postgres_url(name)?;
+    let clock = TestClock::new();
+    Some(World { store: open(&url, &clock).await, clock })
+}
+
+pub(in crate::store::tests) fn postgres_url(name: &str) -> Option<String> {
+    let postgres = ScratchPostgres::shared(&format!("store/{name}"))?;
+    // A name has 63 characters at most.
+    let number = DATABASES.fetch_add(1, Ordering::Relaxed);
+    Some(postgres.create_database(&format!("store_{number}")))
+}
+
+static DATABASES: AtomicU64 = AtomicU64::new(0);
 
 pub(in crate::store::tests) async fn open(url: &str, clock: &TestClock) -> SqlStore {
     let opening = Opening {

@@ -115,7 +115,8 @@ pub(crate) async fn withdraw(
     id: i64,
 ) -> Result<(), StoreError> {
     let issue_id = issues::find(&mut tx.conn, workspace_id, issue).await?;
-    let sql = "UPDATE comments SET withdrawn_at = $3 WHERE issue_id = $1 AND id = $2 AND withdrawn_at IS NULL";
+    let sql = "UPDATE comments SET withdrawn_at = $3 \
+               WHERE issue_id = $1 AND id = $2 AND withdrawn_at IS NULL";
     if tx.conn.execute(sql, args![issue_id, id, tx.now.as_micros()]).await? == 0 {
         return Err(StoreError::NotFound);
     }

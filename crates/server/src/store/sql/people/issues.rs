@@ -278,9 +278,9 @@ pub(crate) async fn create(tx: &mut Tx, new: NewIssue) -> Result<(i64, i64), Sto
     let sql =
         "UPDATE workspaces SET last_issue = last_issue + 1 WHERE id = $1 RETURNING last_issue";
     let number = tx.conn.number(sql, args![new.workspace_id]).await?;
-    let sql = "INSERT INTO issues (workspace_id, number, project_id, title, description, acceptance_criteria, \
-               status, priority, type, estimate_minutes, spent_ms, created_at, updated_at) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, $11, $11) RETURNING id";
+    let sql = "INSERT INTO issues (workspace_id, number, project_id, title, description, \
+               acceptance_criteria, status, priority, type, estimate_minutes, spent_ms, created_at, \
+               updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, $11, $11) RETURNING id";
     let args = args![
         new.workspace_id,
         number,

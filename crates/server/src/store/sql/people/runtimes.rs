@@ -28,8 +28,8 @@ pub(crate) struct Runtime {
     pub(crate) created_at: At,
 }
 
-const SELECT: &str = "SELECT id, provider, name, daemon_id, version, capabilities, online, listed, last_seen, \
-     created_at FROM runtimes WHERE workspace_id = $1";
+const SELECT: &str = "SELECT id, provider, name, daemon_id, version, capabilities, online, listed, \
+     last_seen, created_at FROM runtimes WHERE workspace_id = $1";
 
 fn read(row: &mut Row) -> Result<Runtime, DbError> {
     let (id, provider, name) = (row.text()?, row.text()?, row.text()?);

@@ -105,8 +105,8 @@ pub(crate) struct TaskFilter {
 }
 
 const COLUMNS: &str = "t.id, t.state, w.prefix, i.number, i.title, a.id, a.name, r.id, r.name, r.provider, \
-     t.attempts, t.cancel_requested, t.not_before, t.lease_expires_at, t.wait_for, t.wait_summary, t.wait_since, \
-     t.decision, t.decision_note, t.error, t.lines, t.created_at, t.started_at, t.ended_at";
+     t.attempts, t.cancel_requested, t.not_before, t.lease_expires_at, t.wait_for, t.wait_summary, \
+     t.wait_since, t.decision, t.decision_note, t.error, t.lines, t.created_at, t.started_at, t.ended_at";
 const FROM: &str = "tasks t JOIN issues i ON i.id = t.issue_id JOIN agents a ON a.id = t.agent_id \
      JOIN workspaces w ON w.id = t.workspace_id LEFT JOIN runtimes r ON r.id = t.runtime_id";
 

@@ -39,8 +39,8 @@ pub(crate) struct Token {
     pub(crate) revoked_at: Option<At>,
 }
 
-const COLUMNS: &str = "t.id, t.prefix, t.name, t.kind, t.abilities, u.id, u.name, t.created_at, t.expires_at, \
-     t.revoked_at";
+const COLUMNS: &str = "t.id, t.prefix, t.name, t.kind, t.abilities, u.id, u.name, t.created_at, \
+     t.expires_at, t.revoked_at";
 const FROM: &str = "tokens t JOIN users u ON u.id = t.user_id";
 
 fn read(row: &mut Row) -> Result<Token, DbError> {
@@ -89,8 +89,8 @@ pub(crate) async fn make(tx: &mut Tx, new: NewToken) -> Result<(i64, String), St
     let day = 24 * 3600 * 1_000_000_i64;
     let now = tx.now.as_micros();
     let expires_at = new.days.map(|days| now.saturating_add(i64::from(days) * day));
-    let sql = "INSERT INTO tokens (workspace_id, user_id, kind, name, prefix, hash, abilities, created_at, expires_at) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
+    let sql = "INSERT INTO tokens (workspace_id, user_id, kind, name, prefix, hash, abilities, created_at, \
+               expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING id";
     let args = args![
         new.workspace_id,
         new.user_id,

@@ -137,7 +137,8 @@ pub(crate) async fn list(
         By::Day => (day.as_str(), "", day.as_str(), "1 DESC"),
     };
     let sql = format!(
-        "SELECT {columns}, count(*), count(x.cost_micros), {} FROM results x {joins} WHERE x.workspace_id = $1",
+        "SELECT {columns}, count(*), count(x.cost_micros), {} FROM results x {joins} \
+         WHERE x.workspace_id = $1",
         sums()
     );
     let mut query = Filter::new(&sql, args![workspace_id]);

@@ -24,7 +24,8 @@ pub(super) async fn of(conn: &mut Conn, task_id: &str, now: Timestamp) -> Result
         "SELECT a.name, a.provider, a.archived_at, a.paused, a.concurrency, t.not_before, \
              (SELECT count(*) {could}), \
              (SELECT count(*) {could} AND r.listed = 1 AND r.online = 1), \
-             (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id AND h.state IN ('dispatched', 'running')), \
+             (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id \
+                 AND h.state IN ('dispatched', 'running')), \
              (SELECT count(*) FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0 \
                  AND (q.rank < t.rank OR (q.rank = t.rank AND q.id < t.id))) \
          FROM tasks t JOIN agents a ON a.id = t.agent_id WHERE t.id = $1"

@@ -61,7 +61,8 @@ pub(crate) async fn ensure_user(
         return Err(invalid("email", "must be an e-mail address"));
     }
     let name = name.unwrap_or_else(|| email.split('@').next().unwrap_or(&email));
-    let sql = "INSERT INTO users (email, name, created_at) VALUES ($1, $2, $3) ON CONFLICT (email) DO NOTHING";
+    let sql = "INSERT INTO users (email, name, created_at) VALUES ($1, $2, $3) \
+               ON CONFLICT (email) DO NOTHING";
     tx.conn.execute(sql, args![&email, name, tx.now.as_micros()]).await?;
     Ok(tx.conn.number("SELECT id FROM users WHERE email = $1", args![&email]).await?)
 }
@@ -87,6 +88,7 @@ pub(crate) async fn find(conn: &mut Conn, slug: &str) -> Result<i64, StoreError>
 }
 
 /// A workspace in a list of the server's.
+#[allow(dead_code, reason = "for commands on the same machine")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct WorkspaceBrief {
     pub(crate) id: i64,
@@ -97,6 +99,7 @@ pub(crate) struct WorkspaceBrief {
 }
 
 /// All workspaces of the server, by slug; for commands on the same machine.
+#[allow(dead_code, reason = "for commands on the same machine")]
 pub(crate) async fn list(conn: &mut Conn) -> Result<Vec<WorkspaceBrief>, StoreError> {
     let sql = "SELECT id, slug, name, prefix, created_at FROM workspaces ORDER BY slug";
     let rows = conn.rows(sql, args![]).await?;

@@ -1,0 +1,171 @@
+//! What a database does that memory cannot: fail in the middle. Each fault is one that was there.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use ostler_core::lease::{Call, Refusal, State};
+use ostler_testkit::postgres::ScratchPostgres;
+
+use super::subject::Subject as _;
+use super::world::{self, TestClock, World, done, failure, lines, run, status};
+use crate::store::sql::SqlStore;
+use crate::store::sql::db::args;
+use crate::store::{LeaseStore as _, Payload, StoreError};
+
+/// For what takes a moment on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A transaction whose commit fails, and stays open by that on SQLite: a reference is checked at the end.
+async fn commit_fails(store: &SqlStore) {
+    let failed = store.write(|tx| {
+        Box::pin(async move {
+            tx.conn.execute("PRAGMA defer_foreign_keys = ON", args![]).await?;
+            let sql = "INSERT INTO sessions (agent_id, issue_id) VALUES (-1, -1)";
+            Ok(tx.conn.execute(sql, args![]).await?)
+        })
+    });
+    let failed = failed.await;
+    assert!(matches!(failed, Err(StoreError::Busy)), "{failed:?}");
+}
+
+#[tokio::test]
+async fn a_commit_that_fails_leaves_no_transaction_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world::sqlite(dir.path()).await;
+    let usual = world.usual(1).await;
+    for _ in 0..8 {
+        commit_fails(&world.store).await;
+        let run = world.given(&usual).await;
+        world.say(&run, done()).await.unwrap();
+    }
+    assert_eq!(world.store.session(-1, -1).await, None);
+}
+
+/// Two servers on one database, with one clock.
+async fn two(name: &str) -> Option<(World<SqlStore>, World<SqlStore>)> {
+    let url = world::postgres_url(name)?;
+    let clock = TestClock::new();
+    let one = World { store: world::open(&url, &clock).await, clock: clock.clone() };
+    let two = World { store: world::open(&url, &clock).await, clock };
+    Some((one, two))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f_031_f_033_claims_on_two_servers_give_each_task_once_and_keep_limits() {
+    let Some((a, b)) = two("two_servers_claim").await else { return };
+    super::claims::claim_at_once(&[&a, &b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_sent_to_two_servers_gives_one_task() {
+    let Some((a, b)) = two("two_servers_one_word").await else { return };
+    let usual = a.usual(1_000).await;
+    for round in 0..20 {
+        for _ in 0..4 {
+            a.queue(usual.workspace, usual.issue, usual.agent).await;
+        }
+        let claim = || usual.machine.claim_as(&format!("r-{round}"));
+        let given = join_all((0..6).map(|n| if n % 2 == 0 { &a } else { &b }.claim(claim()))).await;
+        // One that came while the other server looked at the agent may have got nothing; asked again it gets it.
+        let mut given: Vec<_> = given.into_iter().flatten().collect();
+        given.extend(b.claim(claim()).await);
+        let tokens: BTreeSet<_> = given.iter().map(|it| it.lease_token.clone()).collect();
+        assert_eq!(tokens.len(), 1, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_a_message_and_two_completions_at_once_have_one_outcome() {
+    let Some((a, b)) = two("two_servers_one_outcome").await else { return };
+    let usual = a.usual(1).await;
+    let mut outcomes = BTreeSet::new();
+    for round in 0..30 {
+        let held = a.given(&usual).await;
+        a.pass(300);
+        let ends = join(a.say(&held, done()), b.say(&held, done()));
+        let others = join(b.sweep(), a.say(&held, lines(&[1])));
+        let ((one, two), _) = if round % 2 == 0 {
+            join(ends, others).await
+        } else {
+            let (others, ends) = join(others, ends).await;
+            (ends, others)
+        };
+        let state = a.state(&held).await;
+        outcomes.insert(state.word());
+        let results = a.store.results(&held.task_id).await.len();
+        if state == State::Completed {
+            assert_eq!((status(&one), status(&two)), (Ok(state), Ok(state)), "round {round}");
+            assert_eq!(results, 1);
+        } else {
+            assert_eq!(state, State::Queued);
+            let lost = Err(Refusal::LeaseExpired);
+            assert_eq!((status(&one), status(&two)), (lost.clone(), lost), "round {round}");
+            assert_eq!(results, 0);
+            let again = a.take(&usual.machine).await;
+            a.say(&again, failure(false)).await.unwrap();
+        }
+    }
+    assert!(!outcomes.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f_108_one_server_sweeps_at_a_time_and_any_other_takes_over() {
+    let Some((a, b)) = two("two_servers_sweep").await else { return };
+    let usual = a.usual(100).await;
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        held.push(a.given(&usual).await);
+    }
+    a.pass(300);
+    let sweep = crate::store::Sweep { offline_after: Duration::from_secs(45), take_leases: true };
+    // While a sweep is on its way, another server's does nothing.
+    let (begun, wait_begun) = tokio::sync::oneshot::channel::<()>();
+    let (end, wait_end) = tokio::sync::oneshot::channel::<()>();
+    let own = a.store.clone();
+    let first = tokio::spawn(async move {
+        let work = own.write(move |tx| {
+            Box::pin(async move {
+                let swept = crate::store::sql::sweep::run(tx, sweep).await?;
+                begun.send(()).unwrap();
+                wait_end.await.unwrap();
+                Ok(swept)
+            })
+        });
+        work.await.unwrap()
+    });
+    wait_begun.await.unwrap();
+    let other = tokio::time::timeout(SOON, b.store.leases_sweep(sweep)).await;
+    assert!(other.expect("a sweep does not wait for another").unwrap().skipped);
+    end.send(()).unwrap();
+    let swept = first.await.unwrap();
+    assert_eq!((swept.skipped, swept.leases), (false, 20));
+    let swept = b.store.leases_sweep(sweep).await.unwrap();
+    assert_eq!((swept.skipped, swept.leases), (false, 0));
+}
+
+#[tokio::test]
+async fn connections_that_were_ended_are_not_noticed_by_anybody() {
+    let Some(postgres) = ScratchPostgres::shared("store/ended_connections") else { return };
+    let url = world::postgres_url("ended_connections").unwrap();
+    let database = url.rsplit('/').next().unwrap().to_owned();
+    let clock = TestClock::new();
+    let world = World { store: world::open(&url, &clock).await, clock };
+    let usual = world.usual(100).await;
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(world.given(&usual).await);
+    }
+    for round in 1..=3 {
+        assert!(postgres.terminate_backends(&database) > 0);
+        for it in &held {
+            let (call, with) = lines(&[round]);
+            let stepped = world.say(it, (call, with)).await.unwrap();
+            assert_eq!((stepped.accepted, stepped.next_seq), (1, round + 1));
+        }
+        assert!(postgres.terminate_backends(&database) > 0);
+        world.queue(usual.workspace, usual.issue, usual.agent).await;
+        let claimed = world.claim(usual.machine.claim()).await.unwrap();
+        world.say(&run(&claimed), (Call::Start, Payload::None)).await.unwrap();
+    }
+}
