@@ -466,3 +466,19 @@ fn of_two_servers_that_start_on_one_postgresql_one_makes_the_first_workspace() {
         assert!(!done.stderr.contains("postgres://"), "{done:?}");
     }
 }
+
+#[test]
+fn the_limit_of_open_files_is_raised_for_many_connections() {
+    let rig = Rig::new();
+    init(&rig, "acme");
+    let mut command = rig.scratch.command("sh");
+    command.args(["-c", "ulimit -Sn 256; exec ostler server --listen 127.0.0.1:0"]);
+    let server = Running::start(command.stdin(std::process::Stdio::null()));
+    server.says("listening on");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<_> = files.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{files}");
+    assert_ne!(numbers[0], "256");
+    stop(server);
+}

@@ -20,9 +20,20 @@ const EMAIL: &str = "admin@localhost";
 
 pub(super) fn perform(context: &Context, args: ServeArgs) -> Result<ExitCode, Failure> {
     logging::start(None)?;
+    allow_many_connections();
     let mut config = super::config(context, &args.database)?;
     take_flags(&mut config, args);
     block_on_cores(serve(context, config))
+}
+
+/// Each connection is an open file, and the usual limit is 1,024 until somebody asks for more.
+fn allow_many_connections() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 fn take_flags(config: &mut Config, args: ServeArgs) {
