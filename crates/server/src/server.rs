@@ -211,15 +211,24 @@ async fn write_seen(app: &App) -> Result<(), StoreError> {
     app.store.machines_seen(seen).await
 }
 
-/// Sweeps. After a start or a gap in the database, leases are not taken before machines had the time of a
-/// lease to renew them.
+/// How much more time may have passed on the clock than here between two sweeps. Beyond it the clock was set
+/// forward, or this machine slept.
+const CLOCK_JUMP_MAX: Duration = Duration::from_secs(5);
+
+/// Sweeps. After a start, a gap in the database or a jump of the clock, leases are not taken before machines had
+/// the time of a lease to renew them.
 async fn sweep(stop: CancellationToken, app: Arc<App>) {
     let mut reachable_since = Instant::now();
     loop {
+        let (clock, waited) = (app.store.now(), Instant::now());
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(app.settings.sweep_every) => {}
+        }
+        if app.store.now().since(clock) > waited.elapsed() + CLOCK_JUMP_MAX {
+            reachable_since = Instant::now();
+            tracing::warn!("the clock jumped; no lease is taken before its holder could renew it");
         }
         let sweep = Sweep {
             offline_after: app.settings.offline_after,

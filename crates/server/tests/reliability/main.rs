@@ -17,6 +17,7 @@
 
 mod child;
 mod clients;
+mod clock;
 mod fleet;
 mod postgres;
 mod sqlite;

@@ -75,13 +75,13 @@ async fn work_goes_on_when_there_are_fewer_connections_than_servers_want() {
     let Some(postgres) = own_postgres("postgres_pool", few) else { return };
     let database = postgres.create_database("fleet");
     let made = Made::new(&database).await;
-    let tasks = 40;
+    let tasks = 12;
     made.queue(tasks).await;
     made.admin.close().await;
     let (one, two) = (start(&database).await, start(&database).await);
     let servers = vec![one.address(), two.address()];
     let fleet = Fleet::new(Http::new(servers, made.daemon_token, Manner::default()), tasks);
-    let known = fleet.start(16).await.unwrap();
+    let known = fleet.start(8).await.unwrap();
     println!("{} tries failed, {} runs lost", fleet.failed(), known.lost);
     one.stop().await;
     two.stop().await;

@@ -24,7 +24,7 @@ const FAULTS: i64 = 2_400 * SECOND;
 /// How long it may take afterwards until everything has ended.
 const REST: i64 = 6 * 3_600 * SECOND;
 /// Steps between two looks at everything.
-const LOOK_EVERY: u64 = 100;
+const LOOK_EVERY: u64 = 300;
 const PROVIDER: &str = "claude_code";
 const BEGIN: i64 = 1_767_323_045_000_000;
 
@@ -254,7 +254,7 @@ impl Sim {
             }
             Event::Sweep => self.sweep(),
             Event::Unpark => {
-                self.after(2 * SECOND, Event::Unpark);
+                self.after(10 * SECOND, Event::Unpark);
                 if self.server_up && done(self.store.tasks_unpark()).unwrap() > 0 {
                     self.counts.count("unparked");
                 }

@@ -197,13 +197,14 @@ async fn agents(
     let (own, kind) = (conn.any("a.runtime_id", 2), conn.any("a.provider", 3));
     let lock = if conn.is_postgres() { "FOR NO KEY UPDATE OF a SKIP LOCKED" } else { "" };
     let held = "(SELECT count(*) FROM tasks h WHERE h.agent_id = a.id AND h.state IN ('dispatched', 'running'))";
-    let queued = "FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0";
+    // Not EXISTS: without fresh statistics PostgreSQL makes that a join that reads the whole queue.
+    let head = "(SELECT q.rank FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0 \
+                ORDER BY q.rank, q.id LIMIT 1)";
     let sql = format!(
         "SELECT a.id, a.provider, a.runtime_id, a.concurrency, {held} FROM agents a \
          WHERE a.workspace_id = $1 AND a.paused = 0 AND a.archived_at IS NULL \
-         AND ({own} OR (a.runtime_id IS NULL AND {kind})) AND EXISTS (SELECT 1 {queued}) \
-         AND {held} < a.concurrency \
-         ORDER BY (SELECT q.rank {queued} ORDER BY q.rank, q.id LIMIT 1) LIMIT {AGENTS_MAX} {lock}"
+         AND ({own} OR (a.runtime_id IS NULL AND {kind})) AND {head} IS NOT NULL \
+         AND {held} < a.concurrency ORDER BY {head} LIMIT {AGENTS_MAX} {lock}"
     );
     let mut agents = Vec::new();
     for mut row in conn.rows(&sql, args![workspace_id, ids, providers]).await? {

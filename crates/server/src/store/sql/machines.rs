@@ -17,6 +17,12 @@ const ACTOR_CONCURRENCY: i64 = 1;
 /// Registers a machine.
 pub(super) async fn register(tx: &mut Tx, it: Registration) -> Result<Registered, StoreError> {
     let now = tx.now.as_micros();
+    if tx.conn.is_postgres() {
+        // Rows of runtimes are locked in one order by all: other servers hear of this machine as well.
+        let lock = "SELECT id FROM runtimes WHERE workspace_id = $1 AND daemon_id = $2 ORDER BY id \
+                    FOR NO KEY UPDATE";
+        tx.conn.rows(lock, args![it.workspace_id, &it.daemon_id]).await?;
+    }
     let unlist = "UPDATE runtimes SET listed = 0 WHERE workspace_id = $1 AND daemon_id = $2";
     tx.conn.execute(unlist, args![it.workspace_id, &it.daemon_id]).await?;
     let mut providers = it.providers.clone();
@@ -164,10 +170,13 @@ pub(super) async fn find(
 pub(super) async fn seen(tx: &mut Tx, mut seen: Vec<Seen>) -> Result<(), StoreError> {
     seen.sort_by(|a, b| (a.workspace_id, &a.daemon_id).cmp(&(b.workspace_id, &b.daemon_id)));
     if tx.conn.is_postgres() {
-        let sql = "UPDATE runtimes r SET last_seen = GREATEST(r.last_seen, v.at), online = 1 \
-                   FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS v(workspace_id, daemon_id, at) \
-                   WHERE r.workspace_id = v.workspace_id AND r.daemon_id = v.daemon_id AND r.listed = 1 \
-                   AND (r.last_seen < v.at OR r.online = 0)";
+        let sql = "UPDATE runtimes SET last_seen = GREATEST(last_seen, s.at), online = 1 FROM ( \
+                       SELECT r.id, v.at FROM runtimes r \
+                       JOIN unnest($1::bigint[], $2::text[], $3::bigint[]) AS v(workspace_id, daemon_id, at) \
+                           ON r.workspace_id = v.workspace_id AND r.daemon_id = v.daemon_id \
+                       WHERE r.listed = 1 AND (r.last_seen < v.at OR r.online = 0) \
+                       ORDER BY r.id FOR NO KEY UPDATE OF r \
+                   ) AS s WHERE runtimes.id = s.id";
         let workspaces: Vec<i64> = seen.iter().map(|it| it.workspace_id).collect();
         let at: Vec<i64> = seen.iter().map(|it| it.at.as_micros()).collect();
         let daemons: Vec<String> = seen.into_iter().map(|it| it.daemon_id).collect();

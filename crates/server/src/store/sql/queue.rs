@@ -27,8 +27,9 @@ impl SqlStore {
                  SELECT a.workspace_id, a.id, a.provider, a.runtime_id, a.concurrency, \
                      (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id \
                          AND h.state IN ('dispatched', 'running')) AS held \
-                 FROM agents a WHERE a.paused = 0 AND a.archived_at IS NULL AND EXISTS (SELECT 1 FROM tasks q \
-                     WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0) \
+                 FROM agents a WHERE a.paused = 0 AND a.archived_at IS NULL \
+                     AND (SELECT q.rank FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' \
+                         AND q.parked = 0 ORDER BY q.rank, q.id LIMIT 1) IS NOT NULL \
              ) AS a WHERE held < concurrency LIMIT {OFFERS_MAX}"
         );
         let mut offers = Vec::new();

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::batch::Saves;
-use super::db::args;
+use super::db::{Conn, args};
 use super::lane::Tx;
 use super::rows;
 use crate::store::{StoreError, Sweep, Swept, plan};
@@ -31,15 +31,24 @@ pub(crate) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> 
 /// Tasks whose pause is over can be claimed. Any server does this, at any time.
 pub(super) async fn unpark(tx: &mut Tx) -> Result<u64, StoreError> {
     // Over is over, also when the clock goes back.
-    let sql = "UPDATE tasks SET parked = 0, not_before = NULL WHERE state = 'queued' AND parked = 1 AND not_before <= $1 \
-               RETURNING workspace_id, agent_id";
-    let due = tx.conn.rows(sql, args![tx.now.as_micros()]).await?;
+    let sql = format!(
+        "UPDATE tasks SET parked = 0, not_before = NULL WHERE id IN (SELECT id FROM tasks \
+         WHERE state = 'queued' AND parked = 1 AND not_before <= $1 {}) RETURNING workspace_id, agent_id",
+        free_rows(&tx.conn)
+    );
+    let due = tx.conn.rows(&sql, args![tx.now.as_micros()]).await?;
     let count = due.len() as u64;
     for mut row in due {
         let (workspace_id, agent_id) = (row.int()?, row.int()?);
         tx.hints.queued(workspace_id, agent_id);
     }
     Ok(count)
+}
+
+/// What keeps a statement for many rows from waiting: those that another transaction has are left for the next
+/// round.
+fn free_rows(conn: &Conn) -> &'static str {
+    if conn.is_postgres() { "FOR NO KEY UPDATE SKIP LOCKED" } else { "" }
 }
 
 async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
@@ -66,10 +75,13 @@ async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
 
 async fn mark_offline(tx: &mut Tx, sweep: Sweep) -> Result<u64, StoreError> {
     let silent = i64::try_from(sweep.offline_after.as_micros()).unwrap_or(i64::MAX);
-    let sql = "UPDATE runtimes SET online = 0 WHERE online = 1 AND last_seen < $1 \
-               RETURNING workspace_id, id, name, provider, daemon_id";
+    let sql = format!(
+        "UPDATE runtimes SET online = 0 WHERE id IN (SELECT id FROM runtimes \
+         WHERE online = 1 AND last_seen < $1 {}) RETURNING workspace_id, id, name, provider, daemon_id",
+        free_rows(&tx.conn)
+    );
     let mut events = Vec::new();
-    for mut row in tx.conn.rows(sql, args![tx.now.as_micros().saturating_sub(silent)]).await? {
+    for mut row in tx.conn.rows(&sql, args![tx.now.as_micros().saturating_sub(silent)]).await? {
         let workspace_id = row.int()?;
         let data = json!({ "runtime_id": row.text()?, "name": row.text()?, "provider": row.text()?,
             "online": false });

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use ostler_core::lease::{Call, Refusal, State};
+use ostler_core::lease::{Call, Priority, Refusal, State};
 use ostler_testkit::postgres::ScratchPostgres;
 
 use super::subject::Subject as _;
 use super::world::{self, TestClock, World, done, failure, lines, run, status};
 use crate::store::sql::SqlStore;
 use crate::store::sql::db::args;
-use crate::store::{LeaseStore as _, Payload, StoreError};
+use crate::store::{Completion, LeaseStore as _, Payload, Seen, StoreError};
 
 /// For what takes a moment on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
@@ -167,5 +167,66 @@ async fn connections_that_were_ended_are_not_noticed_by_anybody() {
         world.queue(usual.workspace, usual.issue, usual.agent).await;
         let claimed = world.claim(usual.machine.claim()).await.unwrap();
         world.say(&run(&claimed), (Call::Start, Payload::None)).await.unwrap();
+    }
+}
+
+/// Two servers behind one balancer hear of the same machines, and write it down at once, and the machines
+/// register, and runs end on the same issues: nobody is refused because two transactions waited for each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_of_two_servers_do_not_wait_for_each_other() {
+    let Some((a, b)) = two("two_servers_no_deadlock").await else { return };
+    let usual = a.usual(1_000).await;
+    let other = a.store.issue_create(usual.workspace, "y", Priority::None).await;
+    let names: Vec<_> = (0..40).map(|number| format!("m-{number}")).collect();
+    for name in &names {
+        a.machine(usual.workspace, name, &["codex", "claude_code", "huskarl"]).await;
+    }
+    for round in 0..20 {
+        a.pass(1);
+        let mut held = Vec::new();
+        for number in 0..8 {
+            let issue = if number % 2 == 0 { usual.issue } else { other };
+            a.queue(usual.workspace, issue, usual.agent).await;
+            held.push(a.take(&usual.machine).await);
+        }
+        let seen = |reverse: bool| {
+            let seen = |name: &String| Seen {
+                workspace_id: usual.workspace,
+                daemon_id: name.clone(),
+                at: a.clock.now(),
+            };
+            let mut all: Vec<_> = names.iter().map(seen).collect();
+            if reverse {
+                all.reverse();
+            }
+            all
+        };
+        let registers = names.iter().take(6).enumerate().map(|(at, name)| {
+            let server = if (at + round) % 2 == 0 { &a } else { &b };
+            let registration = world::registration(usual.workspace, name, &["huskarl", "codex"]);
+            server.store.machine_register(registration)
+        });
+        let ends = held.iter().rev().enumerate().map(|(at, run)| {
+            let deliveries = vec![world::delivery("branch", "b", None, Some("fix"), None, None)];
+            let result = "{}".to_owned();
+            let it = Completion {
+                result,
+                deliveries,
+                session: world::session("s"),
+                ..Completion::default()
+            };
+            let server = if at < 4 { &a } else { &b };
+            server.say(run, world::completion(it))
+        });
+        let (one, two, registered, ended) = tokio::join!(
+            a.store.machines_seen(seen(false)),
+            b.store.machines_seen(seen(true)),
+            join_all(registers),
+            join_all(ends),
+        );
+        one.unwrap();
+        two.unwrap();
+        registered.into_iter().for_each(|it| _ = it.unwrap());
+        ended.into_iter().for_each(|it| _ = it.unwrap());
     }
 }
