@@ -121,7 +121,7 @@ impl Http {
             self.token,
             body.len()
         );
-        let whole = self.turn.load(Ordering::Relaxed) % 3 > 0;
+        let whole = !self.turn.load(Ordering::Relaxed).is_multiple_of(3);
         let end = if whole { text.len() } else { text.len() - body.len() / 2 - 1 };
         let mut stream = TcpStream::connect(self.server()).await.ok()?;
         stream.write_all(&text.as_bytes()[..end]).await.ok()?;
