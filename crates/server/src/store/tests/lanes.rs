@@ -100,7 +100,7 @@ async fn a_sweep_a_message_and_two_completions_at_once_have_one_outcome() {
         } else {
             assert_eq!(state, State::Queued);
             let lost = Err(Refusal::LeaseExpired);
-            assert_eq!((status(&one), status(&two)), (lost.clone(), lost), "round {round}");
+            assert_eq!((status(&one), status(&two)), (lost, lost), "round {round}");
             assert_eq!(results, 0);
             let again = a.take(&usual.machine).await;
             a.say(&again, failure(false)).await.unwrap();
