@@ -58,7 +58,7 @@ const SQLITE_BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 const STATEMENTS_MAX: usize = 512;
 
 /// Where "now" comes from; a test turns it by hand.
-pub(crate) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Told what a transaction made, after its commit.
 pub(crate) type OnHints = Arc<dyn Fn(Hints) + Send + Sync>;
