@@ -195,8 +195,8 @@ impl Admin {
         transfer::export(&self.app.store, out).await
     }
 
-    /// Fills an empty database from an [export](Self::export), in one transaction. What is no export, or needs
-    /// another key, is refused before the database is opened, or made.
+    /// Fills an empty database from an [export](Self::export), in one transaction. What is no export, or
+    /// needs another key, is refused before the database is opened, or made.
     pub async fn import(
         database: &str,
         keyring: Keyring,

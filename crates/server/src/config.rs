@@ -1,9 +1,9 @@
 //! Where a server's settings come from: `server.toml`, the environment, the command line, in this order of
 //! growing weight.
 //!
-//! Owns: the keys, their variables and ranges, errors that say what was meant, and the rule where a server may
-//! listen. Deliberately absent: what a setting does ([`crate::settings`]), the command line itself, the secret
-//! key, which is in no file of settings.
+//! Owns: the keys, their variables and ranges, errors that say what was meant, and the rule where a server
+//! may listen. Deliberately absent: what a setting does ([`crate::settings`]), the command line itself, the
+//! secret key, which is in no file of settings.
 
 mod error;
 mod keys;

@@ -30,7 +30,8 @@ struct Health {
     database: Mutex<Option<(Instant, bool)>>,
 }
 
-/// What load balancers and systemd ask. `/healthz` says that the process answers, `/readyz` that it can serve.
+/// What load balancers and systemd ask. `/healthz` says that the process answers, `/readyz` that it can
+/// serve.
 pub(crate) fn router(app: Arc<App>) -> Router {
     let health = Arc::new(Health { app, database: Mutex::new(None) });
     Router::new()

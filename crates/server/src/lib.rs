@@ -37,6 +37,6 @@ pub use admin::{Admin, AdminFault, FirstStart, Initialised};
 pub use rate::Limits;
 pub use serve::{TlsError, use_ring};
 pub use server::{Server, StartError, system_clock};
-pub use store::sql::OpenError;
 pub use store::sql::backup::{BackupError, backup};
 pub use store::sql::transfer::{Moved, TransferError};
+pub use store::sql::{Clock, OpenError};

@@ -1,8 +1,8 @@
 //! What a server counts, and the page that shows it. Names and labels are few and fixed: no id, no path of a
 //! task, nothing a client chose becomes a label.
 //!
-//! Owns: the counters. Deliberately absent: who listens ([`crate::serve`]), and numbers that only the database
-//! knows, which [`crate::store::sql::SqlStore`] is asked for when somebody looks.
+//! Owns: the counters. Deliberately absent: who listens ([`crate::serve`]), and numbers that only the
+//! database knows, which [`crate::store::sql::SqlStore`] is asked for when somebody looks.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,8 +1,8 @@
-//! What is seen of each request: its id, its line in the log, its place in the metrics, and whose it is when a
-//! proxy stands in front.
+//! What is seen of each request: its id, its line in the log, its place in the metrics, and whose it is when
+//! a proxy stands in front.
 //!
-//! Deliberately absent: bodies, tokens, queries and the ids in paths, which are in no log and no metric; paths are
-//! written as the router has them.
+//! Deliberately absent: bodies, tokens, queries and the ids in paths, which are in no log and no metric;
+//! paths are written as the router has them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

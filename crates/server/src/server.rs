@@ -129,8 +129,8 @@ impl Server {
         Admin::of(Arc::clone(&self.app))
     }
 
-    /// Finishes requests that are on their way, writes down what is known, and closes the database. Leases stay
-    /// with their machines.
+    /// Finishes requests that are on their way, writes down what is known, and closes the database. Leases
+    /// stay with their machines.
     pub async fn stop(self) {
         self.app.stopping.cancel();
         self.stop.cancel();

@@ -1,4 +1,5 @@
-//! The command line of the server's administration: `ostler server workspace|user|agent|skill|token|runtime|task`.
+//! The command line of the server's administration: `ostler server
+//! workspace|user|agent|skill|token|runtime|task`.
 
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand, ValueEnum};

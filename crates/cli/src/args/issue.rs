@@ -74,7 +74,8 @@ pub(crate) enum IssueCommand {
         #[arg(long, value_name = "WHO")]
         assignee: Option<String>,
         /// How many at most
-        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
         limit: u16,
         #[command(flatten)]
         client: ClientArgs,

@@ -1,4 +1,5 @@
-//! `ostler server`, its first start, its end, its settings, backup and move: the real binary over real sockets.
+//! `ostler server`, its first start, its end, its settings, backup and move: the real binary over real
+//! sockets.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,6 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ostler_testkit::postgres::ScratchPostgres;
 use ostler_testkit::process::wait_until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -421,5 +423,62 @@ fn who_asks_for_metrics_gets_them_on_their_own_listener() {
         text.contains("ostler_http_requests_total").then_some(())
     };
     wait_until("the metrics are there", PATIENCE, || scrape().is_some());
+    stop(server);
+}
+
+/// Both bring the tables up to date and look for a workspace at the same moment.
+#[test]
+fn of_two_servers_that_start_on_one_postgresql_one_makes_the_first_workspace() {
+    let name = "of_two_servers_that_start_on_one_postgresql_one_makes_the_first_workspace";
+    let Some(postgres) = ScratchPostgres::shared(name) else { return };
+    let database = postgres.create_database("two_servers");
+    let rigs = [Rig::new(), Rig::new()];
+    let key = "33".repeat(32);
+    let servers: Vec<Running> = rigs
+        .iter()
+        .map(|rig| {
+            let mut command = rig.ostler(["server", "--listen", "127.0.0.1:0"]);
+            // A URL with a password is no argument.
+            command.env("OSTLER_SERVER_DATABASE", &database).env("OSTLER_SECRET_KEY", &key);
+            Running::start(&mut command)
+        })
+        .collect();
+    for server in &servers {
+        server.says("listening on http");
+    }
+    let urls = rigs.each_ref().map(|rig| std::fs::read_to_string(folder(rig).join("url")).unwrap());
+    let mut init =
+        rigs[0].ostler(["server", "init", "--workspace", "main", "--email", "a@b.c", "--json"]);
+    let made =
+        json_of(init.env("OSTLER_SERVER_DATABASE", &database).env("OSTLER_SECRET_KEY", &key));
+    let token = made["daemon_token"].as_str().unwrap();
+    for url in &urls {
+        assert_eq!(register(url.trim(), token), 201);
+    }
+    // Another key is no server of this database.
+    let mut other = rigs[1].ostler(["server", "--listen", "127.0.0.1:0"]);
+    let other = finish(other.env("OSTLER_SERVER_DATABASE", &database));
+    assert!(other.code == Some(1) && other.stderr.contains("another secret key"), "{other:?}");
+    let ends: Vec<Done> = servers.into_iter().map(stop).collect();
+    let shown: Vec<_> = ends.iter().flat_map(|done| done.stdout.matches("fat_")).collect();
+    assert_eq!(shown.len(), 1, "{ends:?}");
+    for done in &ends {
+        assert!(!done.stderr.contains("postgres://"), "{done:?}");
+    }
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_for_many_connections() {
+    let rig = Rig::new();
+    init(&rig, "acme");
+    let mut command = rig.scratch.command("sh");
+    command.args(["-c", "ulimit -Sn 256; exec ostler server --listen 127.0.0.1:0"]);
+    let server = Running::start(command.stdin(std::process::Stdio::null()));
+    server.says("listening on");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let numbers: Vec<_> = files.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "{files}");
+    assert_ne!(numbers[0], "256");
     stop(server);
 }

@@ -1,5 +1,6 @@
-//! What `/api/v1` can do, for whoever administrates on the same machine: the same endpoints with the same checks
-//! and answers, as an administrator of the workspace, without a token. What concerns no one workspace is here.
+//! What `/api/v1` can do, for whoever administrates on the same machine: the same endpoints with the same
+//! checks and answers, as an administrator of the workspace, without a token. What concerns no one workspace
+//! is here.
 
 use std::sync::Arc;
 

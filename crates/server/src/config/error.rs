@@ -41,7 +41,7 @@ pub enum ConfigError {
         source: Box<toml::de::Error>,
     },
     /// Keys that there are not.
-    #[error("{place} has unknown keys: {}", keys.iter().map(|key| key.key.as_str()).collect::<Vec<_>>().join(", "))]
+    #[error("{place} has unknown keys: {}", names(keys))]
     Unknown {
         /// The file, or the environment.
         place: String,
@@ -68,6 +68,10 @@ pub enum ConfigError {
         /// Where it should have listened.
         address: SocketAddr,
     },
+}
+
+fn names(keys: &[UnknownKey]) -> String {
+    keys.iter().map(|key| key.key.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 impl ConfigError {

@@ -17,8 +17,8 @@ fn env(vars: &[(&str, &str)]) -> Result<Config, ConfigError> {
 #[test]
 fn a_file_is_taken_and_the_rest_keeps_its_default() {
     let config = file(
-        "listen = '127.0.0.1:0'\nbehind_proxy = ['10.0.0.1', '::1']\n[leases]\nseconds = 7\n[limits]\nclaim = 3\n\
-         [retention]\nevents_days = 1",
+        "listen = '127.0.0.1:0'\nbehind_proxy = ['10.0.0.1', '::1']\n[leases]\nseconds = 7\n\
+         [limits]\nclaim = 3\n[retention]\nevents_days = 1",
     );
     let settings = config.unwrap().finish().unwrap();
     assert_eq!(settings.listen.port(), 0);

@@ -1,8 +1,8 @@
 //! The people's endpoints, `/api/v1/…`: one table, and one way in for all of them.
 //!
-//! Every request passes the same checks in the same order: credentials, rate, ability, body; then existence and
-//! what the call asks for. The table also says which schema a body has (`schemas.json`): fields that it does
-//! not name are refused, except on the endpoints that clients of others use, whose schemas are open. The
+//! Every request passes the same checks in the same order: credentials, rate, ability, body; then existence
+//! and what the call asks for. The table also says which schema a body has (`schemas.json`): fields that it
+//! does not name are refused, except on the endpoints that clients of others use, whose schemas are open. The
 //! document at `/openapi.json` is made from the same table and the same schemas.
 
 mod agents;
@@ -143,8 +143,8 @@ async fn identify(
     }
 }
 
-/// The same for whoever administrates on this machine: without a connection, a token and a limit. `path` is one
-/// of the table, `params` are what stands in its braces.
+/// The same for whoever administrates on this machine: without a connection, a token and a limit. `path` is
+/// one of the table, `params` are what stands in its braces.
 pub(crate) async fn locally(
     app: Arc<App>,
     identity: Arc<Identity>,

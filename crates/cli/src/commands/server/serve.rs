@@ -20,9 +20,20 @@ const EMAIL: &str = "admin@localhost";
 
 pub(super) fn perform(context: &Context, args: ServeArgs) -> Result<ExitCode, Failure> {
     logging::start(None)?;
+    allow_many_connections();
     let mut config = super::config(context, &args.database)?;
     take_flags(&mut config, args);
     block_on_cores(serve(context, config))
+}
+
+/// Each connection is an open file, and the usual limit is 1,024 until somebody asks for more.
+fn allow_many_connections() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 fn take_flags(config: &mut Config, args: ServeArgs) {
@@ -95,11 +106,12 @@ fn greet(url: &str, first: &FirstStart) -> Result<(), Failure> {
         "This server is new. It has the workspace `{workspace}` and the administrator `{email}`.\n\n\
          The administrator's token, valid for {days} days and shown only now:\n\n    {token}\n\n\
          Next, in another terminal:\n  \
-         1. keep the token where `ostler issue` finds it: in OSTLER_TOKEN, or in ~/.config/ostler/token, which\n     \
-         only you may read. On another machine: OSTLER_SERVER_URL={url}\n  \
+         1. keep the token where `ostler issue` finds it: in OSTLER_TOKEN, or in\n     \
+         ~/.config/ostler/token, which only you may read. Elsewhere also OSTLER_SERVER_URL={url}\n  \
          2. make an agent, and a token for the machine that will run it:\n       \
          ostler server agent create --workspace {workspace} --name Freya --provider claude_code\n       \
-         ostler server token create --workspace {workspace} --user {email} --name laptop --days 90 --kind daemon\n  \
+         ostler server token create --workspace {workspace} --user {email} \
+         --name laptop --days 90 --kind daemon\n  \
          3. give it work:\n       \
          ostler issue create \"Fix the failing test\" --assign Freya"
     ))

@@ -5,7 +5,7 @@
 //! ([`Tx`]) is done one by one, each in a savepoint, so that what fails takes nothing else with it. When a
 //! batch fails for a reason that may be one request's, each is done again alone.
 
-use std::hash::{DefaultHasher, Hasher as _};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,8 +23,10 @@ use crate::store::{Claim, Claimed, Stepped, StoreError, TaskCall};
 const BATCH_MAX: usize = 64;
 /// Requests that wait for a lane; more are answered that the server is busy.
 const WAITING_MAX: usize = 4_096;
-/// Lanes on PostgreSQL: one may wait for the disk while the other computes.
-const POSTGRES_LANES: usize = 2;
+/// Lanes on PostgreSQL that take calls: one may wait for the disk while the other computes.
+const POSTGRES_CALL_LANES: usize = 2;
+/// All lanes on PostgreSQL: one more for claims, which take longer. On SQLite one lane does everything.
+pub(super) const POSTGRES_LANES_MAX: u32 = POSTGRES_CALL_LANES as u32 + 1;
 /// Times that a transaction which lost a deadlock is done again.
 const DEADLOCKS_MAX: u32 = 5;
 /// How long a lane that lost its database waits before it tries the next batch.
@@ -103,7 +105,10 @@ enum Job {
 /// The lanes of a store.
 #[derive(Clone)]
 pub(crate) struct Lanes {
-    senders: Arc<[mpsc::Sender<Job>]>,
+    /// For claims, and on SQLite for everything.
+    first: mpsc::Sender<Job>,
+    /// For calls.
+    others: Arc<[mpsc::Sender<Job>]>,
     tracker: TaskTracker,
     stop: tokio_util::sync::CancellationToken,
 }
@@ -114,39 +119,32 @@ impl Lanes {
         tracker: TaskTracker,
         stop: tokio_util::sync::CancellationToken,
     ) -> Self {
-        let lanes =
-            if matches!(shared.pools, super::Pools::Postgres(_)) { POSTGRES_LANES } else { 1 };
-        let senders = (0..lanes)
-            .map(|_| {
-                let (sender, jobs) = mpsc::channel(WAITING_MAX);
-                let lane = Lane { shared: Arc::clone(shared), conn: None };
-                tracker.spawn(lane.run(jobs, stop.clone()));
-                sender
-            })
-            .collect();
-        Self { senders, tracker, stop }
-    }
-
-    fn send(&self, by: impl std::hash::Hash, job: Job) -> Result<(), StoreError> {
-        let mut hasher = DefaultHasher::new();
-        by.hash(&mut hasher);
-        let at = usize::try_from(hasher.finish() % self.senders.len().max(1) as u64).unwrap_or(0);
-        let sender = self.senders.get(at).ok_or(StoreError::Busy)?;
-        sender.try_send(job).map_err(|_| StoreError::Busy)
+        let start = || {
+            let (sender, jobs) = mpsc::channel(WAITING_MAX);
+            let lane = Lane { shared: Arc::clone(shared), conn: None, is_lane: true };
+            tracker.spawn(lane.run(jobs, stop.clone()));
+            sender
+        };
+        let others = if shared.lane_pool.is_some() { POSTGRES_CALL_LANES } else { 0 };
+        let (first, others) = (start(), (0..others).map(|_| start()).collect());
+        Self { first, others, tracker, stop }
     }
 
     /// Calls of one task come to one lane.
     pub(crate) async fn call(&self, call: TaskCall) -> Result<Stepped, StoreError> {
         let (sender, answer) = oneshot::channel();
-        let task_id = call.task_id.clone();
-        self.send(task_id, Job::Hot(Hot::Call(call, sender)))?;
+        let mut hasher = DefaultHasher::new();
+        call.task_id.hash(&mut hasher);
+        let at = hasher.finish() % self.others.len().max(1) as u64;
+        let lane = self.others.get(usize::try_from(at).unwrap_or(0)).unwrap_or(&self.first);
+        send(lane, Job::Hot(Hot::Call(call, sender)))?;
         answer.await.unwrap_or(Err(StoreError::Busy))
     }
 
-    /// Claims in one workspace come to one lane, so that they do not pass one another's agents over.
+    /// Claims come to one lane, so that they do not pass one another's agents over.
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Option<Claimed>, StoreError> {
         let (sender, answer) = oneshot::channel();
-        self.send(claim.workspace_id, Job::Hot(Hot::Claim(claim, sender)))?;
+        send(&self.first, Job::Hot(Hot::Claim(claim, sender)))?;
         answer.await.unwrap_or(Err(StoreError::Busy))
     }
 
@@ -187,20 +185,30 @@ where
         })
     });
     if matches!(shared.pools, super::Pools::Postgres(_)) {
-        let mut lane = Lane { shared: Arc::clone(shared), conn: None };
+        let mut lane = Lane { shared: Arc::clone(shared), conn: None, is_lane: false };
         lanes.tracker.spawn(async move { lane.turn(vec![Job::Work(work)]).await });
     } else {
-        lanes.send(0, Job::Work(work))?;
+        send(&lanes.first, Job::Work(work))?;
     }
     answer.await.unwrap_or(Err(StoreError::Busy))
+}
+
+fn send(lane: &mpsc::Sender<Job>, job: Job) -> Result<(), StoreError> {
+    lane.try_send(job).map_err(|_| StoreError::Busy)
 }
 
 struct Lane {
     shared: Arc<Shared>,
     conn: Option<Conn>,
+    /// Lives on, with a connection of the lanes; else it does one thing with one of the pool.
+    is_lane: bool,
 }
 
 impl Lane {
+    async fn connect(&self) -> Result<Conn, StoreError> {
+        if self.is_lane { self.shared.connect_lane().await } else { self.shared.connect().await }
+    }
+
     async fn run(
         mut self,
         mut jobs: mpsc::Receiver<Job>,
@@ -264,7 +272,7 @@ impl Lane {
                 }
             }
         }
-        let mut conn = self.shared.connect().await?;
+        let mut conn = self.connect().await?;
         match conn.begin().await {
             Ok(()) => Ok(conn),
             Err(error) => {

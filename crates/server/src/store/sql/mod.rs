@@ -58,7 +58,7 @@ const SQLITE_BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 const STATEMENTS_MAX: usize = 512;
 
 /// Where "now" comes from; a test turns it by hand.
-pub(crate) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Told what a transaction made, after its commit.
 pub(crate) type OnHints = Arc<dyn Fn(Hints) + Send + Sync>;
@@ -72,6 +72,8 @@ enum Pools {
 /// What all transactions share.
 pub(crate) struct Shared {
     pools: Pools,
+    /// The lanes' own connections, on PostgreSQL.
+    lane_pool: Option<PgPool>,
     pub(crate) keyring: Keyring,
     pub(crate) policy: Policy,
     pub(crate) clock: Clock,
@@ -107,8 +109,13 @@ impl SqlStore {
             Pools::Sqlite(_) => opening.on_hints,
             Pools::Postgres(pool) => tell_others(pool, opening.on_hints, &tracker, &stop),
         };
+        let lane_pool = match &pools {
+            Pools::Sqlite(_) => None,
+            Pools::Postgres(pool) => Some(lane_pool(pool)),
+        };
         let shared = Arc::new(Shared {
             pools,
+            lane_pool,
             keyring: opening.keyring,
             policy: opening.policy,
             clock: opening.clock,
@@ -149,11 +156,31 @@ impl SqlStore {
     /// Finishes what was begun and closes the database.
     pub(crate) async fn close(&self) {
         self.lanes.close().await;
+        if let Some(pool) = &self.shared.lane_pool {
+            pool.close().await;
+        }
         match &self.shared.pools {
             Pools::Sqlite(pool) => pool.close().await,
             Pools::Postgres(pool) => pool.close().await,
         }
     }
+}
+
+/// Connections for the lanes. Their few statements find every row by an index, and should do so whatever
+/// PostgreSQL knows of the tables: planned once, at a time when a table may still be empty.
+fn lane_pool(pool: &PgPool) -> PgPool {
+    let settings = [
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("jit", "off"),
+    ];
+    let options = pool.connect_options().as_ref().clone().options(settings);
+    PgPoolOptions::new()
+        .max_connections(lane::POSTGRES_LANES_MAX)
+        .acquire_timeout(ACQUIRE_WAIT_MAX)
+        .connect_lazy_with(options)
 }
 
 /// What this server commits is told to its own board, and to the other servers.
@@ -179,13 +206,27 @@ impl Shared {
         self.connect_raw().await.map_err(StoreError::Database)
     }
 
+    /// A connection for a lane.
+    async fn connect_lane(&self) -> Result<Conn, StoreError> {
+        match &self.lane_pool {
+            None => self.connect().await,
+            Some(pool) => {
+                let conn = pool.acquire().await;
+                let conn = conn.inspect_err(|_| _ = self.metrics.database_errors.inc());
+                Ok(Conn::Postgres(conn?))
+            }
+        }
+    }
+
     /// The same, for work that has errors of its own.
     pub(crate) async fn connect_raw(&self) -> Result<Conn, sqlx::Error> {
         let connected = match &self.pools {
             Pools::Sqlite(pool) => pool.acquire().await.map(Conn::Sqlite),
             Pools::Postgres(pool) => pool.acquire().await.map(Conn::Postgres),
         };
-        connected.inspect_err(|_| _ = self.metrics.database_errors.inc())
+        connected.inspect_err(|_| {
+            self.metrics.database_errors.inc();
+        })
     }
 }
 

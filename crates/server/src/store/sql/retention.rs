@@ -1,5 +1,5 @@
-//! Retention's transactions, each a small one: output of ended tasks, and events. Totals, usage and results are
-//! other tables and stay.
+//! Retention's transactions, each a small one: output of ended tasks, and events. Totals, usage and results
+//! are other tables and stay.
 
 use std::collections::BTreeMap;
 
@@ -198,20 +198,12 @@ async fn prune_events(
         return Ok((step, gone));
     }
     let sql = "DELETE FROM events WHERE id IN \
-               (SELECT id FROM events WHERE id <= $1 ORDER BY id LIMIT $2) RETURNING workspace_id, id";
+               (SELECT id FROM events WHERE id <= $1 ORDER BY id LIMIT $2) RETURNING workspace_id";
     let rows = tx.conn.rows(sql, args![end, ROWS_MAX]).await?;
     step.removed.events = rows.len() as u64;
     step.more = i64::try_from(rows.len()).unwrap_or(0) == ROWS_MAX;
-    let mut last = None;
     for mut row in rows {
         *gone.entry(row.int()?).or_default() += 1;
-        last = last.max(Some(row.int()?));
-    }
-    if let Some(last) = last {
-        // Who resumes from before this one has missed something.
-        let sql = "INSERT INTO meta (name, value) VALUES ('events_pruned_to', $1) \
-                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-        tx.conn.execute(sql, args![last.to_string()]).await?;
     }
     Ok((step, gone))
 }

@@ -1,10 +1,10 @@
 //! A whole server as lines of JSON, out of one database and into another, of either kind.
 //!
-//! The first line says what it is; then each table: a line with its name, its columns and its highest id, and its
-//! rows, an array a line; the last line says how many rows there are, so that a file that was cut is noticed.
-//! Bytes are base64. Which tables and columns there are is asked of the database, so that none is forgotten.
-//! What is sealed stays sealed: the other server needs the same secret key. Reading is one snapshot, writing one
-//! transaction, and neither keeps more than some rows in memory.
+//! The first line says what it is; then each table: a line with its name, its columns and its highest id, and
+//! its rows, an array a line; the last line says how many rows there are, so that a file that was cut is
+//! noticed. Bytes are base64. Which tables and columns there are is asked of the database, so that none is
+//! forgotten. What is sealed stays sealed: the other server needs the same secret key. Reading is one
+//! snapshot, writing one transaction, and neither keeps more than some rows in memory.
 
 mod export;
 mod import;
