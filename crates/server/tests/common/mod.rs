@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
-pub mod schema;
+pub(crate) mod schema;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -40,56 +40,56 @@ macro_rules! on_both {
 }
 
 /// In every text of the world, so that it is found where it must not be.
-pub const MARK: &str = "xyzzy";
+pub(crate) const MARK: &str = "xyzzy";
 
-pub struct Reply {
-    pub status: u16,
-    pub headers: reqwest::header::HeaderMap,
-    pub body: Value,
-    pub bytes: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) body: Value,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Reply {
     /// What was answered, which must be a success.
-    pub fn data(self) -> Value {
+    pub(crate) fn data(self) -> Value {
         assert!(self.status < 300, "{}: {}", self.status, self.body);
         self.body["data"].clone()
     }
 
-    pub fn code(&self) -> &str {
+    pub(crate) fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or_default()
     }
 }
 
-pub struct World {
+pub(crate) struct World {
     server: Option<Server>,
     _dir: Option<tempfile::TempDir>,
-    pub database: String,
-    pub address: SocketAddr,
-    pub client: reqwest::Client,
-    pub token: String,
-    pub daemon_token: String,
-    pub document: Value,
+    pub(crate) database: String,
+    pub(crate) address: SocketAddr,
+    pub(crate) client: reqwest::Client,
+    pub(crate) token: String,
+    pub(crate) daemon_token: String,
+    pub(crate) document: Value,
     succeeded: Mutex<BTreeSet<(String, String)>>,
 }
 
-pub fn keyring() -> Keyring {
+pub(crate) fn keyring() -> Keyring {
     Keyring::new(&[7; 32]).unwrap()
 }
 
 impl World {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
-    pub async fn start_with(set: impl FnOnce(&mut Settings)) -> Self {
+    pub(crate) async fn start_with(set: impl FnOnce(&mut Settings)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let database = format!("sqlite:{}", dir.path().join("ostler.db").display());
         Self::start_on(database, Some(dir), set).await
     }
 
     /// On a database of its own in the PostgreSQL that the tests of a process share.
-    pub async fn start_on_postgres(test: &str) -> Option<Self> {
+    pub(crate) async fn start_on_postgres(test: &str) -> Option<Self> {
         let postgres = ScratchPostgres::shared(test)?;
         let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(60).collect();
         let database = postgres.create_database(&format!("p{}", name.to_lowercase()));
@@ -129,23 +129,23 @@ impl World {
         }
     }
 
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.server.take().unwrap().stop().await;
     }
 
     /// Tokens of another workspace.
-    pub async fn other(&self, slug: &str) -> (String, String) {
+    pub(crate) async fn other(&self, slug: &str) -> (String, String) {
         let admin = Admin::open(&self.database, keyring()).await.unwrap();
         let made = admin.init(slug, "else@example.com").await.unwrap();
         admin.close().await;
         (made.api_token, made.daemon_token)
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub async fn send(&self, request: reqwest::RequestBuilder) -> Reply {
+    pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Reply {
         let (client, request) = request.build_split();
         let request = request.unwrap();
         let (method, path) = (request.method().to_string(), request.url().path().to_owned());
@@ -200,7 +200,7 @@ impl World {
     }
 
     /// Endpoints that have not succeeded yet.
-    pub fn untried(&self) -> Vec<String> {
+    pub(crate) fn untried(&self) -> Vec<String> {
         let tried = self.succeeded.lock().unwrap();
         let all = ENDPOINTS.iter().map(|it| (it.method.to_owned(), it.path.to_owned()));
         all.filter(|it| !tried.contains(it))
@@ -208,11 +208,11 @@ impl World {
             .collect()
     }
 
-    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
+    pub(crate) async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
         self.call_as(&self.token, method, path, body).await
     }
 
-    pub async fn call_as(
+    pub(crate) async fn call_as(
         &self,
         token: &str,
         method: &str,
@@ -229,20 +229,20 @@ impl World {
         self.send(request).await
     }
 
-    pub async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         self.call("GET", path, None).await.data()
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> Value {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
         self.call("POST", path, Some(body)).await.data()
     }
 
-    pub async fn patch(&self, path: &str, body: Value) -> Value {
+    pub(crate) async fn patch(&self, path: &str, body: Value) -> Value {
         self.call("PATCH", path, Some(body)).await.data()
     }
 
     /// What a machine says.
-    pub async fn machine(&self, path: &str, lease: Option<&str>, body: Value) -> Reply {
+    pub(crate) async fn machine(&self, path: &str, lease: Option<&str>, body: Value) -> Reply {
         let url = self.url(&format!("/api/daemon/{path}"));
         let mut request = self
             .client
@@ -258,7 +258,7 @@ impl World {
     }
 
     /// Registers a machine; the id of its runtime.
-    pub async fn register(&self, daemon: &str, provider: &str) -> String {
+    pub(crate) async fn register(&self, daemon: &str, provider: &str) -> String {
         let body = json!({ "daemon_id": daemon, "name": format!("{MARK}-{daemon}"), "version": "0.3.0",
             "providers": [provider], "capabilities": { "os": "linux", "arch": "x86_64" } });
         let reply = self.machine("register", None, body).await;
@@ -267,7 +267,7 @@ impl World {
     }
 
     /// Claims a task; its id and lease.
-    pub async fn claim(&self, daemon: &str) -> Option<(String, String)> {
+    pub(crate) async fn claim(&self, daemon: &str) -> Option<(String, String)> {
         let reply = self.machine("tasks/claim", None, json!({ "daemon_id": daemon })).await;
         let data = &reply.body["data"];
         (reply.status == 200).then(|| {
@@ -276,40 +276,46 @@ impl World {
         })
     }
 
-    pub async fn agent(&self, name: &str, provider: &str) -> i64 {
+    pub(crate) async fn agent(&self, name: &str, provider: &str) -> i64 {
         let made = self.post("/agents", json!({ "name": name, "provider": provider })).await;
         made["id"].as_i64().unwrap()
     }
 
     /// An issue for an agent; its identifier.
-    pub async fn issue_for(&self, title: &str, agent: i64) -> String {
+    pub(crate) async fn issue_for(&self, title: &str, agent: i64) -> String {
         let body = json!({ "title": title, "assignee_type": "agent", "assignee_id": agent });
         self.post("/issues", body).await["id"].as_str().unwrap().to_owned()
     }
 
-    pub async fn tasks_of(&self, issue: &str) -> Vec<Value> {
+    pub(crate) async fn tasks_of(&self, issue: &str) -> Vec<Value> {
         self.get(&format!("/tasks?issue={issue}")).await.as_array().unwrap().clone()
     }
 
     /// A token of a user, with these abilities.
-    pub async fn token_with(&self, abilities: &[&str]) -> String {
+    pub(crate) async fn token_with(&self, abilities: &[&str]) -> String {
         let body = json!({ "name": "part", "kind": "api", "abilities": abilities });
         self.post("/tokens", body).await["token"].as_str().unwrap().to_owned()
     }
 
     /// A member who is no administrator, and a token of hers.
-    pub async fn member(&self, email: &str) -> (i64, String) {
+    pub(crate) async fn member(&self, email: &str) -> (i64, String) {
         let id = self.post("/members", json!({ "email": email })).await["id"].as_i64().unwrap();
         let body = json!({ "name": "hers", "kind": "api", "user_id": id });
         let token = self.post("/tokens", body).await["token"].as_str().unwrap().to_owned();
         (id, token)
     }
 
-    pub async fn attach(&self, path: &str, name: &str, content: &str) -> Reply {
+    pub(crate) async fn attach(&self, path: &str, name: &str, content: &str) -> Reply {
         self.attach_as(&self.token, path, name, content).await
     }
 
-    pub async fn attach_as(&self, token: &str, path: &str, name: &str, content: &str) -> Reply {
+    pub(crate) async fn attach_as(
+        &self,
+        token: &str,
+        path: &str,
+        name: &str,
+        content: &str,
+    ) -> Reply {
         let edge = "edge-of-a-part";
         let body = format!(
             "--{edge}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
@@ -326,11 +332,11 @@ impl World {
 }
 
 /// What stands for the parts of a path, in a world that has one of everything.
-pub struct Things(pub Vec<(&'static str, String)>);
+pub(crate) struct Things(pub Vec<(&'static str, String)>);
 
 impl Things {
     /// The path with our things in it.
-    pub fn path(&self, template: &str) -> String {
+    pub(crate) fn path(&self, template: &str) -> String {
         let mut path = template.to_owned();
         for (name, value) in &self.0 {
             path = path.replace(&format!("{{{name}}}"), value);
@@ -339,13 +345,13 @@ impl Things {
         path
     }
 
-    pub fn of(&self, name: &str) -> &str {
+    pub(crate) fn of(&self, name: &str) -> &str {
         &self.0.iter().find(|(own, _)| *own == name).unwrap().1
     }
 }
 
 /// Makes one of everything.
-pub async fn furnish(world: &World) -> Things {
+pub(crate) async fn furnish(world: &World) -> Things {
     let id = |value: &Value| value["id"].as_i64().unwrap().to_string();
     let runtime = world.register("m-1", "claude_code").await;
     let agent = world.agent(&format!("Freya {MARK}"), "claude_code").await;
@@ -378,7 +384,7 @@ pub async fn furnish(world: &World) -> Things {
 }
 
 /// A body that is right, by its schema.
-pub fn sample(schema: &str) -> Value {
+pub(crate) fn sample(schema: &str) -> Value {
     match schema {
         "NewProject" => json!({ "name": "Other" }),
         "NewIssue" => {

@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 /// The part of the document that a reference names.
-pub fn follow<'d>(document: &'d Value, reference: &str) -> &'d Value {
+pub(crate) fn follow<'d>(document: &'d Value, reference: &str) -> &'d Value {
     let found = document.pointer(reference.trim_start_matches('#'));
     found.unwrap_or_else(|| panic!("{reference} names nothing"))
 }
 
 /// What of the value the schema does not allow.
-pub fn faults(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
+pub(crate) fn faults(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     judge(document, schema, value, "", &mut faults);
     faults

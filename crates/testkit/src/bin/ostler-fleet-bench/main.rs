@@ -31,6 +31,7 @@ mod lines;
 mod memory;
 mod product;
 #[path = "../ostler-bench/report.rs"]
+#[allow(dead_code, reason = "the other bench uses the rest of it")]
 mod report;
 mod sql;
 mod wake;
