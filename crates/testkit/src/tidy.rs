@@ -111,15 +111,15 @@ pub fn bounds(sources: &[Source]) -> Vec<Bound> {
     bounds
 }
 
-/// Requirement number to the tests that name it, each as `crate::function`.
-pub type Named = BTreeMap<u16, BTreeSet<String>>;
+/// Requirement (`R-17`, `F-052`) to the tests that name it, each as `crate::function`.
+pub type Named = BTreeMap<String, BTreeSet<String>>;
 
-/// The requirements that tests name, by their function's name (`r_17_…`), or by `R-17` in a comment above
-/// the function or in it. Tests of testkit itself show none: they speak of numbers as examples.
+/// The requirements that tests name, by their function's name (`r_17_…`, `f_052_…`), or by `R-17` in a
+/// comment above the function or in it. Tests of testkit itself show none: they speak of numbers as examples.
 pub fn named(sources: &[Source]) -> Named {
     let attribute = Regex::new(r"^#\[(\w+::)*test\b").expect("a pattern");
     let function = Regex::new(r"^(\s*)(pub\s+)?(async\s+)?fn\s+(\w+)").expect("a pattern");
-    let number = Regex::new(r"\bR-(\d{2})\b").expect("a pattern");
+    let number = Regex::new(r"\b(R-\d{2}|F-\d{3})\b").expect("a pattern");
     let mut named = Named::new();
     for source in sources {
         if source.path.starts_with("crates/testkit/") {
@@ -133,14 +133,16 @@ pub fn named(sources: &[Source]) -> Named {
             let code = line.trim_start();
             let (code, comment) = code.find("//").map_or((code, ""), |at| code.split_at(at));
             let found = number.captures_iter(comment);
-            pending.extend(found.filter_map(|n| n.get(1)?.as_str().parse::<u16>().ok()));
+            pending.extend(found.filter_map(|n| Some(n.get(1)?.as_str().to_owned())));
             is_test |= code.starts_with("#[") && attribute.is_match(code);
             let declaration = Some(line).filter(|line| line.contains("fn "));
             if let Some(found) = declaration.and_then(|line| function.captures(line)) {
                 let indent = found.get(1).map_or(0, |spaces| spaces.len());
                 let name = found.get(4).map_or("", |name| name.as_str());
-                if std::mem::take(&mut is_test) {
-                    pending.extend(numbers_in_name(name));
+                // A suite that several stores run has its tests' functions in a list, without an attribute.
+                let names = numbers_in_name(name);
+                if std::mem::take(&mut is_test) || !names.is_empty() {
+                    pending.extend(names);
                     test = Some((format!("{crate_name}::{name}"), indent));
                 } else if test.as_ref().is_some_and(|(_, of_test)| indent <= *of_test) {
                     test = None;
@@ -158,11 +160,13 @@ pub fn named(sources: &[Source]) -> Named {
     named
 }
 
-/// `r_20_r_21_frames…` names 20 and 21.
-fn numbers_in_name(name: &str) -> Vec<u16> {
+/// `r_20_r_21_frames…` names R-20 and R-21.
+fn numbers_in_name(name: &str) -> Vec<String> {
     let words: Vec<&str> = name.split('_').collect();
+    let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
     let pairs = words.windows(2).filter_map(|pair| match pair {
-        ["r", digits] if digits.len() == 2 => digits.parse().ok(),
+        ["r", digits] if digits.len() == 2 && is_number(digits) => Some(format!("R-{digits}")),
+        ["f", digits] if digits.len() == 3 && is_number(digits) => Some(format!("F-{digits}")),
         _ => None,
     });
     pairs.collect()
@@ -175,13 +179,13 @@ pub fn render_requirements(table: &str, named: &Named) -> String {
         match row(line) {
             Some((number, what)) => {
                 let tests: Vec<String> = named
-                    .get(&number)
+                    .get(number)
                     .into_iter()
                     .flatten()
                     .map(|test| format!("`{test}`"))
                     .collect();
                 let tests = if tests.is_empty() { NO_TEST.to_owned() } else { tests.join(", ") };
-                lines.push_str(&format!("| R-{number:02} | {what} | {tests} |"));
+                lines.push_str(&format!("| {number} | {what} | {tests} |"));
             }
             None => lines.push_str(line),
         }
@@ -191,15 +195,16 @@ pub fn render_requirements(table: &str, named: &Named) -> String {
 }
 
 /// Number and text of a row of the table.
-fn row(line: &str) -> Option<(u16, &str)> {
-    let mut cells = line.strip_prefix("| R-")?.split(" | ");
-    Some((cells.next()?.parse().ok()?, cells.next()?))
+fn row(line: &str) -> Option<(&str, &str)> {
+    let mut cells = line.strip_prefix("| ")?.split(" | ");
+    let number = cells.next().filter(|it| it.starts_with("R-") || it.starts_with("F-"))?;
+    Some((number, cells.next()?))
 }
 
 /// The numbers in the table, in its order, without those that were dropped.
-pub fn required(table: &str) -> Vec<u16> {
+pub fn required(table: &str) -> Vec<String> {
     let kept = table.lines().filter_map(row).filter(|(_, what)| !what.starts_with("dropped:"));
-    kept.map(|(number, _)| number).collect()
+    kept.map(|(number, _)| number.to_owned()).collect()
 }
 
 /// Every dependency between our crates that `ARROWS` does not allow, in words.
@@ -266,18 +271,19 @@ mod tests {
             fn later() {\n    // R-14\n    x();\n}\n\
             #[test]\nfn r_8_is_no_number() {}\n";
         let found = named(&source(text));
-        let numbers: Vec<u16> = found.keys().copied().collect();
-        assert_eq!(numbers, [10, 11, 12, 13, 20, 21], "{found:?}");
+        let numbers: Vec<&str> = found.keys().map(String::as_str).collect();
+        assert_eq!(numbers, ["R-10", "R-11", "R-12", "R-13", "R-20", "R-21"], "{found:?}");
         assert!(found.values().all(|tests| tests.iter().eq(["x::r_20_r_21_frames"])));
     }
 
     #[test]
     fn rewrites_the_table() {
         let table = "# head\n\n| R-01 | one | old |\n| R-02 | two | `x::gone` |\n| R-03 | dropped: no | — |\n";
-        let named = Named::from([(1, BTreeSet::from(["x::b".to_owned(), "x::a".to_owned()]))]);
+        let tests = BTreeSet::from(["x::b".to_owned(), "x::a".to_owned()]);
+        let named = Named::from([("R-01".to_owned(), tests)]);
         let expected = "# head\n\n| R-01 | one | `x::a`, `x::b` |\n| R-02 | two | — |\n| R-03 | dropped: no | — |\n";
         assert_eq!(render_requirements(table, &named), expected);
-        assert_eq!(required(table), [1, 2]);
+        assert_eq!(required(table), ["R-01", "R-02"]);
     }
 
     #[test]

@@ -33,8 +33,8 @@ fn main() -> io::Result<ExitCode> {
         }
     }
     let required = tidy::required(&table);
-    let unnamed = required.iter().filter(|number| !named.contains_key(number));
-    let unnamed: Vec<String> = unnamed.map(|number| format!("R-{number:02}")).collect();
+    let unnamed = required.iter().filter(|number| !named.contains_key(*number));
+    let unnamed: Vec<String> = unnamed.cloned().collect();
     writeln!(
         out,
         "requirements: {} of {} are named by a test",
