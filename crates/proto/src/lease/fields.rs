@@ -41,27 +41,56 @@ impl Faults {
 #[derive(Debug)]
 pub struct Fields<'a> {
     object: Option<&'a Map<String, Value>>,
-    prefix: String,
+    place: Place,
     faults: Faults,
+}
+
+/// Where in the body the object stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It is the body.
+    Body,
+    /// Below this field.
+    Field(&'static str),
+    /// An entry of this list.
+    Entry(&'static str, usize),
+}
+
+impl Place {
+    /// The whole name of one of its fields.
+    fn name(self, field: &str) -> String {
+        match self {
+            Self::Body => field.to_owned(),
+            Self::Field(place) => format!("{place}.{field}"),
+            Self::Entry(list, at) => format!("{list}.{at}.{field}"),
+        }
+    }
 }
 
 impl<'a> Fields<'a> {
     /// Reads `value`, which must be an object.
     pub fn of(value: &'a Value) -> Self {
-        let mut this =
-            Self { object: value.as_object(), prefix: String::new(), faults: Faults::default() };
-        if this.object.is_none() {
-            this.faults.add("body", "must be an object");
-        }
-        this
+        Self::at(value, Place::Body)
     }
 
-    /// Reads a part of a body; `prefix` names it in faults (`"actors.0."`).
-    pub fn within(value: &'a Value, prefix: impl Into<String>) -> Self {
-        let prefix = prefix.into();
-        let mut this = Self { object: value.as_object(), prefix, faults: Faults::default() };
+    /// Reads what stands in the body's field `name` (`result.usage`).
+    pub fn within(value: &'a Value, name: &'static str) -> Self {
+        Self::at(value, Place::Field(name))
+    }
+
+    /// Reads an entry of the body's list `name`.
+    pub fn entry(value: &'a Value, name: &'static str, at: usize) -> Self {
+        Self::at(value, Place::Entry(name, at))
+    }
+
+    fn at(value: &'a Value, place: Place) -> Self {
+        let mut this = Self { object: value.as_object(), place, faults: Faults::default() };
         if this.object.is_none() {
-            let name = this.prefix.trim_end_matches('.').to_owned();
+            let name = match place {
+                Place::Body => "body".to_owned(),
+                Place::Field(name) => name.to_owned(),
+                Place::Entry(list, at) => format!("{list}.{at}"),
+            };
             this.faults.add(name, "must be an object");
         }
         this
@@ -74,8 +103,7 @@ impl<'a> Fields<'a> {
 
     /// Says that a field is wrong.
     pub fn fault(&mut self, field: &str, fault: impl Into<String>) {
-        let name = format!("{}{field}", self.prefix);
-        self.faults.add(name, fault);
+        self.faults.add(self.place.name(field), fault);
     }
 
     /// Takes over what was wrong with a part.
@@ -106,12 +134,14 @@ impl<'a> Fields<'a> {
     /// A text of at most `chars_max` characters without NUL; `None` when it is missing or null.
     pub fn opt_text(&mut self, field: &str, chars_max: usize) -> Option<String> {
         match self.value(field)? {
-            Value::String(text) if text.chars().count() > chars_max => {
+            // As many bytes are no more characters, and are counted faster.
+            Value::String(text) if text.len() > chars_max && text.chars().count() > chars_max => {
                 self.fault(field, format!("must have at most {chars_max} characters"));
                 None
             }
             // PostgreSQL keeps no NUL; what is shown instead is its picture.
-            Value::String(text) => Some(text.replace('\0', "\u{2400}")),
+            Value::String(text) if text.contains('\0') => Some(text.replace('\0', "\u{2400}")),
+            Value::String(text) => Some(text.clone()),
             _ => {
                 self.fault(field, "must be a string");
                 None

@@ -110,7 +110,7 @@ fn capabilities(fields: &mut Fields<'_>) -> String {
 fn actors(fields: &mut Fields<'_>, list: &[Value]) -> Vec<ActorSent> {
     let mut actors: Vec<ActorSent> = Vec::new();
     for (at, value) in list.iter().enumerate() {
-        let mut part = Fields::within(value, format!("actors.{at}."));
+        let mut part = Fields::entry(value, "actors", at);
         let external_id = part.word("external_id", DAEMON_ID_CHARS_MAX);
         let name = part.word("name", NAME_CHARS_MAX);
         let description = part.opt_text("description", DESCRIPTION_CHARS_MAX).unwrap_or_default();
@@ -189,7 +189,7 @@ impl Messages {
         let mut fields = Fields::of(body);
         let mut lines = Vec::new();
         for (at, value) in fields.list("messages", LINES_MAX).iter().enumerate() {
-            let mut part = Fields::within(value, format!("messages.{at}."));
+            let mut part = Fields::entry(value, "messages", at);
             let seq = part.int("seq", 1..=SEQ_MAX);
             let kind = part.word("type", TYPE_CHARS_MAX);
             let content = part.opt_text("content", usize::MAX).map(cut);
@@ -302,7 +302,7 @@ impl Complete {
 }
 
 fn parse_usage(usage: &Value) -> Result<Usage, Faults> {
-    let mut fields = Fields::within(usage, "result.usage.");
+    let mut fields = Fields::within(usage, "result.usage");
     let mut counter = |name: &str| fields.opt_int(name, 0..=i64::MAX);
     let usage = Usage {
         input_tokens: counter("input_tokens"),

@@ -34,7 +34,7 @@ fn files(fields: &mut Fields<'_>) -> Option<Vec<File>> {
     }
     let list = fields.opt_list("files", SKILL_FILES_MAX).unwrap_or_default();
     let read = |(at, value)| {
-        let mut file = Fields::within(value, format!("files.{at}."));
+        let mut file = Fields::entry(value, "files", at);
         let path = file.text("path", SKILL_PATH_BYTES_MAX);
         if file.value("content").is_none() {
             file.fault("content", "is required");

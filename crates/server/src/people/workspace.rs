@@ -47,7 +47,7 @@ pub(super) async fn update(call: Call) -> Result<Response, Fault> {
     let name = form::opt_line(&mut fields, "name", NAME_CHARS_MAX);
     let context = form::opt_long(&mut fields, "context", CONTEXT_CHARS_MAX);
     let app = fields.value("github_app").map(|value| {
-        let read = github_app(Fields::within(value, "github_app."));
+        let read = github_app(Fields::within(value, "github_app"));
         fields.take(read.map(Some))
     });
     let github_app = if fields.has("github_app") { Some(app.flatten()) } else { None };

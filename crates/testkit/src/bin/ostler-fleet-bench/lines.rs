@@ -5,8 +5,6 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
 use crate::http::Client;
 use crate::product::{Database, Product, Tokens};
 use crate::report::{Target, note, row};
@@ -84,13 +82,17 @@ async fn one(
     let lease = claimed["data"]["lease_token"].as_str();
     client.expect(200, &format!("/api/daemon/tasks/{task}/start"), lease, "{}").await?;
     let path = format!("/api/daemon/tasks/{task}/messages");
-    let mut seq = 0;
+    let content = text(at);
+    let (mut seq, mut body) = (0, String::new());
     while Instant::now() < end {
-        let lines: Vec<_> = (1..=LINES)
-            .map(|line| json!({ "seq": seq + line, "type": "assistant", "content": text(at) }))
-            .collect();
+        body.clear();
+        for line in 1..=LINES {
+            let before = if line == 1 { r#"{"messages":["# } else { "," };
+            let seq = seq + line;
+            write!(body, r#"{before}{{"seq":{seq},"type":"assistant","content":"{content}"}}"#)?;
+        }
+        body.push_str("]}");
         seq += LINES;
-        let body = json!({ "messages": lines }).to_string();
         client.expect(202, &path, lease, &body).await?;
         if Instant::now() >= begin {
             stored.set(stored.get() + LINES as u64);
