@@ -207,12 +207,16 @@ pub(crate) async fn read_json(
     bytes_max: usize,
     opaque: Option<&str>,
 ) -> Result<Value, Fault> {
-    let bytes = read_bytes(headers, body, bytes_max).await?;
+    parse_json(&read_bytes(headers, body, bytes_max).await?, opaque)
+}
+
+/// Parses a JSON body, as [`read_json`] says.
+pub(crate) fn parse_json(bytes: &[u8], opaque: Option<&str>) -> Result<Value, Fault> {
     let bad = |message: &str| Fault::new(StatusCode::BAD_REQUEST, message).code("bad_json");
     if bytes.is_empty() {
         return Ok(Value::Object(serde_json::Map::new()));
     }
-    let text = std::str::from_utf8(&bytes).map_err(|_| bad("The body is not UTF-8."))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| bad("The body is not UTF-8."))?;
     match ostler_proto::json::check(text, opaque) {
         Ok(()) => {}
         Err(ostler_proto::json::Problem::DuplicateKey) => {

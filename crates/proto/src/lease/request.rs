@@ -1,8 +1,13 @@
 //! What a machine sends.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::fields::{Faults, Fields};
+use crate::json;
+
 use super::{CONTENT_BYTES_MAX, CUT_MARK, LINES_MAX, WAIT_SECONDS_MAX};
 
 /// Characters of a `daemon_id`.
@@ -183,7 +188,59 @@ pub struct Line {
     pub payload: Option<String>,
 }
 
+/// A batch as it usually comes, read without a tree of values.
+#[derive(serde::Deserialize)]
+struct MessagesSent<'a> {
+    #[serde(borrow)]
+    messages: Vec<LineSent<'a>>,
+}
+
+#[derive(serde::Deserialize)]
+struct LineSent<'a> {
+    seq: i64,
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(default, borrow)]
+    content: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    tool: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    payload: Option<&'a RawValue>,
+}
+
+impl LineSent<'_> {
+    fn is_sound(&self) -> bool {
+        let word = |word: &str, max: usize| word.chars().count() <= max && !word.contains('\0');
+        let payload = self.payload.map(|payload| json::check(payload.get(), None));
+        (1..=SEQ_MAX).contains(&self.seq)
+            && !self.kind.is_empty()
+            && word(&self.kind, TYPE_CHARS_MAX)
+            && !self.kind.chars().any(char::is_control)
+            && self.content.as_ref().is_none_or(|content| !content.contains('\0'))
+            && self.tool.as_ref().is_none_or(|tool| word(tool, TOOL_CHARS_MAX))
+            && !matches!(payload, Some(Err(json::Problem::TooDeep)))
+    }
+}
+
 impl Messages {
+    /// Reads a body that is sound and usual, fast; `None` for any other, which [`parse`](Self::parse) judges.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let sent: MessagesSent<'_> = serde_json::from_slice(body).ok()?;
+        let is_sound = (1..=LINES_MAX).contains(&sent.messages.len())
+            && sent.messages.iter().all(LineSent::is_sound);
+        if !is_sound {
+            return None;
+        }
+        let line = |line: LineSent<'_>| Line {
+            seq: u64::try_from(line.seq).unwrap_or(1),
+            kind: line.kind.into_owned(),
+            content: line.content.map(|content| cut(content.into_owned())),
+            tool: line.tool.map(Cow::into_owned),
+            payload: line.payload.map(|payload| payload.get().to_owned()),
+        };
+        Some(Self { lines: sent.messages.into_iter().map(line).collect() })
+    }
+
     /// Reads the body.
     pub fn parse(body: &Value) -> Result<Self, Faults> {
         let mut fields = Fields::of(body);
@@ -379,5 +436,62 @@ impl Resume {
         let daemon_id = fields.word("daemon_id", DAEMON_ID_CHARS_MAX);
         let request_id = fields.opt_word("request_id", REQUEST_ID_CHARS_MAX);
         fields.done(Self { daemon_id, request_id })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways of reading give the same, or only the slow one gives anything.
+    fn same(body: &str) -> bool {
+        let value: Value = serde_json::from_str(body).unwrap();
+        match (Messages::read(body.as_bytes()), Messages::parse(&value)) {
+            (Some(fast), Ok(slow)) => fast == slow,
+            (None, _) => true,
+            (Some(_), Err(_)) => false,
+        }
+    }
+
+    #[test]
+    fn f_071_the_fast_reader_reads_what_the_careful_one_reads() {
+        let usual = r#"{"messages":[{"seq":1,"type":"assistant","content":"a\nb"},
+            {"seq":2,"type":"tool_use","tool":"Bash","payload":{"command":"ls"},"more":1}]}"#;
+        let read = Messages::read(usual.as_bytes()).unwrap();
+        assert_eq!(read.lines.len(), 2);
+        assert_eq!(read.lines[0].content.as_deref(), Some("a\nb"));
+        assert_eq!(read.lines[1].payload.as_deref(), Some(r#"{"command":"ls"}"#));
+        let long = format!(
+            r#"{{"messages":[{{"seq":1,"type":"x","content":"{}"}}]}}"#,
+            "é".repeat(40_000)
+        );
+        for body in [usual, &long, r#"{"messages":[{"seq":1,"type":"x","content":null}]}"#] {
+            assert!(same(body), "{body}");
+        }
+    }
+
+    #[test]
+    fn f_070_what_is_wrong_or_unusual_is_left_to_the_careful_reader() {
+        for body in [
+            r#"{"messages":[]}"#,
+            r#"{}"#,
+            r#"{"messages":[{"seq":0,"type":"x"}]}"#,
+            r#"{"messages":[{"seq":1,"type":""}]}"#,
+            r#"{"messages":[{"seq":1,"type":"a\u0007"}]}"#,
+            r#"{"messages":[{"seq":1.5,"type":"x"}]}"#,
+            r#"{"messages":[{"seq":1,"type":"x","content":5}]}"#,
+            r#"{"messages":[{"seq":1,"type":"x","content":"a\u0000b"}]}"#,
+        ] {
+            assert_eq!(Messages::read(body.as_bytes()), None, "{body}");
+        }
+        let nul = r#"{"messages":[{"seq":1,"type":"x","content":"a\u0000b"}]}"#;
+        let careful = Messages::parse(&serde_json::from_str(nul).unwrap()).unwrap();
+        assert_eq!(careful.lines[0].content.as_deref(), Some("a\u{2400}b"));
+        let deep = format!(
+            r#"{{"messages":[{{"seq":1,"type":"x","payload":{}{}}}]}}"#,
+            "[".repeat(200),
+            "]".repeat(200)
+        );
+        assert_eq!(Messages::read(deep.as_bytes()), None);
     }
 }

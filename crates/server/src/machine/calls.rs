@@ -8,10 +8,9 @@ use ostler_proto::lease::{
     Appended, Await, Complete, Fail, LEASE_HEADER, Messages, Resume, Resumed, Session, Status,
     StreamStatus, Waiting,
 };
-use serde_json::Value;
 
 use super::{Call, register};
-use crate::http::{Fault, header_text, instant, json};
+use crate::http::{Fault, header_text, instant, json, parse_json};
 use crate::secrets::hash_token;
 use crate::store::{
     Completion, LeaseStore as _, Line, Payload, SessionReport, Stepped, TaskCall, Usage, What,
@@ -30,10 +29,10 @@ impl Call {
     /// refused first: nobody learns about bodies of tasks that are not theirs.
     async fn say<T>(
         mut self,
-        parse: impl FnOnce(&Value) -> Result<T, Fault>,
+        parse: impl FnOnce(&[u8]) -> Result<T, Fault>,
         call: impl FnOnce(T) -> (machine::Call, Payload),
     ) -> Result<Stepped, Fault> {
-        let body = std::mem::replace(&mut self.body, Ok(Value::Null));
+        let body = std::mem::replace(&mut self.body, Ok(bytes::Bytes::new()));
         let lease = self.lease();
         match body.and_then(|body| parse(&body)) {
             Ok(parsed) => {
@@ -71,14 +70,21 @@ fn status(stepped: &Stepped) -> Response {
 
 /// The process runs.
 pub(super) async fn start(call: Call) -> Result<Response, Fault> {
-    let stepped = call.say(|_| Ok(()), |()| (machine::Call::Start, Payload::None)).await?;
+    let stepped = call
+        .say(|body| parse_json(body, None).map(drop), |()| (machine::Call::Start, Payload::None))
+        .await?;
     Ok(stream_status(&stepped))
 }
 
 /// Output.
 pub(super) async fn messages(call: Call) -> Result<Response, Fault> {
+    let opaque = call.opaque;
     let stepped = call.say(
-        |body| Ok(Messages::parse(body)?),
+        |body| match Messages::read(body) {
+            Some(sent) => Ok(sent),
+            // Something is unusual: which field, if it is wrong?
+            None => Ok(Messages::parse(&parse_json(body, opaque)?)?),
+        },
         |sent| {
             let highest = sent.lines.iter().map(|line| line.seq).max().unwrap_or(0);
             let lines = sent.lines.into_iter().map(|line| Line {
@@ -108,7 +114,7 @@ fn report(session: Session) -> SessionReport {
 /// The agent's session, as soon as it is known.
 pub(super) async fn session(call: Call) -> Result<Response, Fault> {
     let stepped = call.say(
-        |body| Ok(Session::parse(body)?),
+        |body| Ok(Session::parse(&parse_json(body, None)?)?),
         |sent| (machine::Call::Session, Payload::Session(report(sent))),
     );
     Ok(stream_status(&stepped.await?))
@@ -116,9 +122,10 @@ pub(super) async fn session(call: Call) -> Result<Response, Fault> {
 
 /// The run ended well.
 pub(super) async fn complete(call: Call) -> Result<Response, Fault> {
+    let opaque = call.opaque;
     let task_id = call.task_id.clone();
     let stepped = call.say(
-        |body| Ok(Complete::parse(body)?),
+        |body| Ok(Complete::parse(&parse_json(body, opaque)?)?),
         |sent| {
             let accepted = delivery::accept(&sent.artifacts);
             for (at, reason) in &accepted.dropped {
@@ -148,7 +155,7 @@ pub(super) async fn fail(call: Call) -> Result<Response, Fault> {
     let now = call.app.store.now();
     let stepped = call.say(
         |body| {
-            let sent = Fail::parse(body)?;
+            let sent = Fail::parse(&parse_json(body, None)?)?;
             let not_before = not_before(sent.not_before.as_deref(), now)?;
             let failing = Failing {
                 retryable: sent.retryable,
@@ -179,7 +186,12 @@ fn not_before(text: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, F
 
 /// The process was stopped.
 pub(super) async fn cancel_ack(call: Call) -> Result<Response, Fault> {
-    let stepped = call.say(|_| Ok(()), |()| (machine::Call::CancelAck, Payload::None)).await?;
+    let stepped = call
+        .say(
+            |body| parse_json(body, None).map(drop),
+            |()| (machine::Call::CancelAck, Payload::None),
+        )
+        .await?;
     Ok(status(&stepped))
 }
 
@@ -187,7 +199,7 @@ pub(super) async fn cancel_ack(call: Call) -> Result<Response, Fault> {
 pub(super) async fn wait(call: Call) -> Result<Response, Fault> {
     let stepped = call.say(
         |body| {
-            let sent = Await::parse(body)?;
+            let sent = Await::parse(&parse_json(body, None)?)?;
             let what = WaitingFor::from_word(&sent.waiting_for);
             let what =
                 what.ok_or_else(|| Fault::field("waiting_for", "must be approval or input"))?;
@@ -205,8 +217,8 @@ pub(super) async fn wait(call: Call) -> Result<Response, Fault> {
 
 /// The run goes on: the machine is the proof, not a lease.
 pub(super) async fn resume(mut call: Call) -> Result<Response, Fault> {
-    let body = std::mem::replace(&mut call.body, Ok(Value::Null));
-    let sent = match body.and_then(|body| Ok(Resume::parse(&body)?)) {
+    let body = std::mem::replace(&mut call.body, Ok(bytes::Bytes::new()));
+    let sent = match body.and_then(|body| Ok(Resume::parse(&parse_json(&body, None)?)?)) {
         Ok(sent) => sent,
         Err(fault) => {
             call.app.store.task_exists(call.identity.workspace_id, &call.task_id).await?;

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{Call, envelope, register};
 use crate::app::{App, Known};
-use crate::http::{Fault, json, no_content};
+use crate::http::{Fault, json, no_content, parse_json};
 use crate::store::{Claim, Claimed, LeaseStore as _, StoreError};
 
 /// Times that a claim tries again at once when the board says that there is work: on PostgreSQL another
@@ -21,7 +21,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(3);
 
 /// Gives the machine a task, if there is one for it.
 pub(super) async fn claim(call: Call) -> Result<Response, Fault> {
-    let sent = lease::Claim::parse(&call.body?)?;
+    let sent = lease::Claim::parse(&parse_json(&call.body?, call.opaque)?)?;
     let workspace_id = call.identity.workspace_id;
     let app = &call.app;
     let known = app.machine_online(workspace_id, &sent.daemon_id).await;

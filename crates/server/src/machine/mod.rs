@@ -104,7 +104,9 @@ struct Call {
     capabilities: version::Capabilities,
     headers: HeaderMap,
     task_id: String,
-    body: Result<serde_json::Value, Fault>,
+    body: Result<bytes::Bytes, Fault>,
+    /// A field of the body that is kept as it comes.
+    opaque: Option<&'static str>,
 }
 
 /// The router of these endpoints.
@@ -208,10 +210,10 @@ async fn dispatch(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Fault> {
-    let body =
-        crate::http::read_json(&headers, body, endpoint.body_bytes_max, endpoint.opaque).await;
+    let body = crate::http::read_bytes(&headers, body, endpoint.body_bytes_max).await;
     let capabilities = version::Capabilities::parse(header_text(&headers, CAPABILITIES_HEADER));
-    let call = Call { app, identity, capabilities, headers, task_id, body };
+    let call =
+        Call { app, identity, capabilities, headers, task_id, body, opaque: endpoint.opaque };
     match endpoint.action {
         Action::Register => register::register(call).await,
         Action::Heartbeat => register::heartbeat(call).await,

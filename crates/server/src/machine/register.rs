@@ -7,12 +7,12 @@ use ostler_proto::lease::{
 };
 
 use super::Call;
-use crate::http::{Fault, json};
+use crate::http::{Fault, json, parse_json};
 use crate::store::{self, LeaseStore as _, Registration, StoreError};
 
 /// A machine says what it is; as often as it likes.
 pub(super) async fn register(call: Call) -> Result<Response, Fault> {
-    let sent = Register::parse(&call.body?)?;
+    let sent = Register::parse(&parse_json(&call.body?, call.opaque)?)?;
     let sent_actors = sent.actors.is_some();
     let actors = sent.actors.map(|actors| {
         let actor = |it: ostler_proto::lease::ActorSent| store::Actor {
@@ -53,7 +53,7 @@ pub(super) async fn register(call: Call) -> Result<Response, Fault> {
 
 /// A sign of life; the answer carries decisions that wait for this machine.
 pub(super) async fn heartbeat(call: Call) -> Result<Response, Fault> {
-    let sent = Heartbeat::parse(&call.body?)?;
+    let sent = Heartbeat::parse(&parse_json(&call.body?, call.opaque)?)?;
     let known = call.app.machine_beats(call.identity.workspace_id, &sent.daemon_id).await;
     let known = known.map_err(unregistered)?;
     let body = Status { status: "ok".to_owned(), decisions: known.decisions };
