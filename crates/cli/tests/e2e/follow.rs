@@ -4,6 +4,7 @@
 //! what the test wants. Deliberately absent: what a daemon does of its own accord (`run`, `crash`).
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -123,6 +124,11 @@ impl Stage {
     }
 }
 
+fn event(sequence: u64, task: &Task) -> Value {
+    json!({"type": "event", "event":
+        {"sequenceNumber": sequence, "eventType": "task_changed", "payload": task}})
+}
+
 impl Guest {
     fn say(&mut self, message: &Value) {
         let json = serde_json::to_vec(message).unwrap();
@@ -150,8 +156,19 @@ impl Guest {
     }
 
     fn changed(&mut self, sequence: u64, task: &Task) {
-        self.say(&json!({"type": "event", "event":
-            {"sequenceNumber": sequence, "eventType": "task_changed", "payload": task}}));
+        self.say(&event(sequence, task));
+    }
+
+    /// The end of a task and the answer to its cancel, in one piece: who has read the end may leave.
+    fn cancelled(&mut self, sequence: u64, task: &Task, cancel: &str) {
+        let result = json!({"version": 1, "state": "cancelled", "task": task});
+        let answer = json!({"type": "command_result", "id": cancel, "ok": true, "error": null, "result": result});
+        let mut bytes = Vec::new();
+        for message in [event(sequence, task), answer] {
+            let json = serde_json::to_vec(&message).unwrap();
+            framed::write_frame(&mut bytes, &json, FRAME_BYTES_MAX).unwrap();
+        }
+        self.0.write_all(&bytes).unwrap();
     }
 
     /// The order to cancel, and the question behind it.
@@ -203,9 +220,8 @@ fn a_refused_cancel_is_told_and_may_be_tried_again() {
     running.signal(Signal::INT);
     let (cancel, list) = guest.asked_to_cancel();
     let task = ended(task, TaskStatus::Cancelled);
-    guest.changed(2, &task);
     guest.answer(&list, Ok(&nothing()));
-    guest.answer(&cancel, Ok(&json!({"version": 1, "state": "cancelled", "task": task})));
+    guest.cancelled(2, &task, &cancel);
     let done = running.finish();
     assert_eq!(done.code, Some(5), "{done:?}");
 }
@@ -239,8 +255,7 @@ fn a_cancel_is_ordered_again_after_a_lost_connection() {
     let (cancel, list) = guest.asked_to_cancel();
     guest.answer(&list, Ok(&nothing()));
     let task = ended(task, TaskStatus::Cancelled);
-    guest.changed(2, &task);
-    guest.answer(&cancel, Ok(&json!({"version": 1, "state": "cancelled", "task": task})));
+    guest.cancelled(2, &task, &cancel);
     let done = running.finish();
     assert_eq!(done.code, Some(5), "{done:?}");
 }
