@@ -1,9 +1,9 @@
 //! What the server remembers, and the operations on it.
 //!
 //! [`LeaseStore`] is what machines and the queue need: each method is one transaction. It has three
-//! implementations, [`memory`] (the model), and [`sql`] on SQLite and on PostgreSQL. What may happen to a task
-//! is decided by the core's lease machine through [`plan`] for all three; a store selects, locks and saves.
-//! What people administrate (issues, agents, skills, …) is SQL only and lives beside it in [`sql`].
+//! implementations, [`memory`] (the model), and `sql` on SQLite and on PostgreSQL. What may happen to a task
+//! is decided by the core's lease machine through `plan` for all three; a store selects, locks and saves.
+//! What people administrate (issues, agents, skills, …) is SQL only and lives beside it in `sql`.
 
 pub mod memory;
 pub(crate) mod plan;

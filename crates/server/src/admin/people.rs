@@ -103,7 +103,7 @@ impl Admin {
         Ok(answer.get_mut("data").map(Value::take).unwrap_or_default())
     }
 
-    /// All pages of a list of `/api/v1`, up to [a bound](LIST_MAX).
+    /// All pages of a list of `/api/v1`, up to a bound.
     pub async fn list(
         &self,
         workspace: &str,

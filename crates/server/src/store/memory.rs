@@ -1,7 +1,7 @@
 //! The model: a store in memory, simple enough to be seen to be right.
 //!
 //! Everything lies in plain maps behind one mutex, and each operation is done whole while the lock is held.
-//! What may become of a task is decided by the core's machine through [`plan`], as in the SQL stores; what
+//! What may become of a task is decided by the core's machine through `plan`, as in the SQL stores; what
 //! this says in its own words is all they have to do around it: who is given which task, what is kept, who
 //! is known. The conformance suite and the random sequences hold the three equal. Ids and leases are
 //! counted, not random, so that a simulation with one seed does one thing. Absent on purpose: durability,
