@@ -26,10 +26,11 @@ impl Call {
         header_text(&self.headers, LEASE_HEADER).map(|token| LeaseHash(hash_token(token)))
     }
 
-    /// Reads the body with `parse` and does `call`. When the body is wrong, what would be refused without it is
-    /// refused first: nobody learns about bodies of tasks that are not theirs.
+    /// Reads the body with `parse` and does `call`. When the body is wrong, what would be refused of `like`, which
+    /// is such a call, is refused first: nobody learns about bodies of tasks that are not theirs.
     async fn say<T>(
         mut self,
+        like: machine::Call,
         parse: impl FnOnce(&Value) -> Result<T, Fault>,
         call: impl FnOnce(T) -> (machine::Call, Payload),
     ) -> Result<Stepped, Fault> {
@@ -42,7 +43,8 @@ impl Call {
                 self.step(what, with).await
             }
             Err(fault) => {
-                self.app.store.task_check(self.identity.workspace_id, &self.task_id, lease).await?;
+                let like = Input::Held { lease, call: like };
+                self.app.store.task_check(self.identity.workspace_id, &self.task_id, like).await?;
                 Err(fault)
             }
         }
@@ -71,13 +73,16 @@ fn status(stepped: &Stepped) -> Response {
 
 /// The process runs.
 pub(super) async fn start(call: Call) -> Result<Response, Fault> {
-    let stepped = call.say(|_| Ok(()), |()| (machine::Call::Start, Payload::None)).await?;
+    let stepped = call
+        .say(machine::Call::Start, |_| Ok(()), |()| (machine::Call::Start, Payload::None))
+        .await?;
     Ok(stream_status(&stepped))
 }
 
 /// Output.
 pub(super) async fn messages(call: Call) -> Result<Response, Fault> {
     let stepped = call.say(
+        machine::Call::Messages { highest: 0 },
         |body| Ok(Messages::parse(body)?),
         |sent| {
             let highest = sent.lines.iter().map(|line| line.seq).max().unwrap_or(0);
@@ -108,6 +113,7 @@ fn report(session: Session) -> SessionReport {
 /// The agent's session, as soon as it is known.
 pub(super) async fn session(call: Call) -> Result<Response, Fault> {
     let stepped = call.say(
+        machine::Call::Session,
         |body| Ok(Session::parse(body)?),
         |sent| (machine::Call::Session, Payload::Session(report(sent))),
     );
@@ -118,6 +124,7 @@ pub(super) async fn session(call: Call) -> Result<Response, Fault> {
 pub(super) async fn complete(call: Call) -> Result<Response, Fault> {
     let task_id = call.task_id.clone();
     let stepped = call.say(
+        machine::Call::Complete,
         |body| Ok(Complete::parse(body)?),
         |sent| {
             let accepted = delivery::accept(&sent.artifacts);
@@ -146,7 +153,9 @@ pub(super) async fn complete(call: Call) -> Result<Response, Fault> {
 /// The run ended badly.
 pub(super) async fn fail(call: Call) -> Result<Response, Fault> {
     let now = call.app.store.now();
+    let like = Failing { retryable: false, handed_back: false, not_before: None };
     let stepped = call.say(
+        machine::Call::Fail(like),
         |body| {
             let sent = Fail::parse(body)?;
             let not_before = not_before(sent.not_before.as_deref(), now)?;
@@ -179,13 +188,17 @@ fn not_before(text: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, F
 
 /// The process was stopped.
 pub(super) async fn cancel_ack(call: Call) -> Result<Response, Fault> {
-    let stepped = call.say(|_| Ok(()), |()| (machine::Call::CancelAck, Payload::None)).await?;
+    let stepped = call
+        .say(machine::Call::CancelAck, |_| Ok(()), |()| (machine::Call::CancelAck, Payload::None))
+        .await?;
     Ok(status(&stepped))
 }
 
 /// The run waits for a person.
 pub(super) async fn wait(call: Call) -> Result<Response, Fault> {
+    let like = machine::Call::Await { what: WaitingFor::Input, summary: String::new() };
     let stepped = call.say(
+        like,
         |body| {
             let sent = Await::parse(body)?;
             let what = WaitingFor::from_word(&sent.waiting_for);
@@ -209,7 +222,8 @@ pub(super) async fn resume(mut call: Call) -> Result<Response, Fault> {
     let sent = match body.and_then(|body| Ok(Resume::parse(&body)?)) {
         Ok(sent) => sent,
         Err(fault) => {
-            call.app.store.task_exists(call.identity.workspace_id, &call.task_id).await?;
+            let like = Input::Resume { same_machine: true, lease: LeaseHash(hash_token("")) };
+            call.app.store.task_check(call.identity.workspace_id, &call.task_id, like).await?;
             return Err(fault);
         }
     };
