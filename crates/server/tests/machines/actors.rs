@@ -14,7 +14,8 @@ fn huskarl(world: &World) -> Machine {
 }
 
 async fn register(machine: &Machine, providers: &[&str], actors: Value) -> Value {
-    let body = json!({ "daemon_id": machine.daemon, "name": "kh-mac", "providers": providers, "actors": actors });
+    let body = json!({ "daemon_id": machine.daemon, "name": "kh-mac", "providers": providers,
+        "actors": actors });
     machine.post("register", None, body).await.expect(201)
 }
 
@@ -63,7 +64,8 @@ on_both! {
         let at_once = (0..8).map(|_| {
             let machine = machine.clone();
             tokio::spawn(async move {
-                register(&machine, &["huskarl"], json!([actor("01a14485", "Post Master"), actor("c", "New")])).await
+                let actors = json!([actor("01a14485", "Post Master"), actor("c", "New")]);
+                register(&machine, &["huskarl"], actors).await
             })
         });
         for answer in at_once.collect::<Vec<_>>() {
@@ -82,7 +84,8 @@ on_both! {
         assert_eq!(answer["agents"].as_array().unwrap().len(), 1, "{answer}");
         let archived = async |id: i64| world.get(&format!("/agents/{id}")).await["archived_at"].is_string();
         assert!(archived(a).await && !archived(b).await && !archived(own).await);
-        let answer = register(&machine, &["huskarl"], json!([actor("a", "Mail"), actor("b", "Calendar")])).await;
+        let both = json!([actor("a", "Mail"), actor("b", "Calendar")]);
+        let answer = register(&machine, &["huskarl"], both).await;
         assert_eq!(agent_of(&answer, "a").0, a);
         assert!(!archived(a).await);
         let none = register(&machine, &["huskarl"], json!([])).await;
@@ -119,7 +122,8 @@ on_both! {
     async fn f_107_a_task_of_an_actor_says_which_and_has_no_repositories(world) {
         let machine = huskarl(&world);
         world.make("/repositories", json!({ "url": "https://github.com/acme/api.git" })).await;
-        let answer = register(&machine, &["huskarl"], json!([actor("01a14485", "Mail"), actor("b", "C")])).await;
+        let actors = json!([actor("01a14485", "Mail"), actor("b", "C")]);
+        let answer = register(&machine, &["huskarl"], actors).await;
         let (id, _) = agent_of(&answer, "01a14485");
         world.issue("Sort", id).await;
         let task = machine.claim().await;

@@ -83,7 +83,7 @@ on_both! {
         assert_eq!(its["custom_args"], json!(["--verbose", "a b"]));
         assert_eq!(its["mcp_config"], servers);
         let workspace = &given["workspace"];
-        assert_eq!((&workspace["slug"], &workspace["context"]), (&json!("acme"), &json!("We build bridges.")));
+        assert_eq!(json!([workspace["slug"], workspace["context"]]), json!(["acme", "We build bridges."]));
         let of_issue = &given["issue"];
         assert_eq!((&of_issue["identifier"], &of_issue["title"]), (&issue, &json!("Fix the redirect")));
         assert!(of_issue["description"].as_str().unwrap().contains("wrong"), "{of_issue}");
@@ -133,7 +133,8 @@ on_both! {
         let of = |it: &Value| json!([it["session_id"], it["work_dir"]]);
         assert_eq!(of(&again.envelope), json!(["sess_1", "/home/kh/one"]));
         machine.start(&again).await;
-        let done = json!({ "result": { "summary": "Done." }, "session_id": "sess_2", "work_dir": "/home/kh/two" });
+        let done = json!({ "result": { "summary": "Done." }, "session_id": "sess_2",
+            "work_dir": "/home/kh/two" });
         machine.at(&again, "complete", done).await.expect(200);
 
         // The next task of the pair has the last one; another agent here, and the agent elsewhere, have none.

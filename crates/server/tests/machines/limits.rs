@@ -53,7 +53,8 @@ on_both! {
         for _ in 0..3 {
             drain(&machine, 5).await;
             let claim = moved.request("tasks/claim", None).json(&json!({ "daemon_id": "m-1" }));
-            let forwarded = claim.header("X-Forwarded-For", "203.0.113.9").header("Forwarded", "for=203.0.113.9");
+            let forwarded = claim.header("X-Forwarded-For", "203.0.113.9");
+            let forwarded = forwarded.header("Forwarded", "for=203.0.113.9");
             if is_over(&moved).await && Answer::read(forwarded).await.status == 429 {
                 held = true;
                 break;

@@ -2,8 +2,8 @@
 //!
 //! Written from the specification and not from the server: no type of a client, of the store or of the rules
 //! is used, and what people do is done through `/api/v1`. Every answer, whatever is tested, is held against
-//! what holds for all of them ([`world::Answer`]): the protocol's version, a `message` in every refusal, never
-//! a 5xx.
+//! what holds for all of them ([`world::Answer`]): the protocol's version, a `message` in every refusal, and
+//! no 5xx.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,6 +17,7 @@
 mod world;
 
 mod actors;
+mod beyond;
 mod claims;
 mod envelope;
 mod github;

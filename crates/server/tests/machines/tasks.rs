@@ -39,7 +39,8 @@ on_both! {
             { "seq": 3, "type": "tool_result", "tool": "Bash", "payload": ["a", 1, null], "content": "ok" },
         ]);
         let told = machine.say(&task, lines.clone()).await.expect(202);
-        assert_eq!(json!([told["accepted"], told["next_seq"], told["cancel_requested"]]), json!([3, 4, false]));
+        let said = json!([told["accepted"], told["next_seq"], told["cancel_requested"]]);
+        assert_eq!(said, json!([3, 4, false]));
         assert!(told["lease_expires_at"].is_string(), "{told}");
         let again = machine.say(&task, lines).await.expect(202);
         assert_eq!(json!([again["accepted"], again["next_seq"]]), json!([0, 4]));
@@ -217,7 +218,8 @@ on_both! {
             json!({ "type": "unheard", "url": "https://example.com/" }),
             json!("text"), Value::Null, json!({}), json!({ "type": 7 }),
         ];
-        artifacts.extend((0..30).map(|n| json!({ "type": "link", "url": format!("https://example.com/{n}") })));
+        let link = |n: u32| json!({ "type": "link", "url": format!("https://example.com/{n}") });
+        artifacts.extend((0..30).map(link));
         let told = machine.complete(&task, json!({ "summary": "S", "artifacts": artifacts })).await;
         assert_eq!(told["status"], "completed");
         let path = format!("/issues/{issue}/deliveries?per_page=100");
@@ -313,7 +315,8 @@ on_both! {
         assert_eq!(machine.at(&third, "fail", error).await.expect(200)["status"], "failed");
         assert_eq!(machine.ask().await.status, 204);
         let shown = world.task(&first.id).await;
-        assert_eq!(json!([shown["status"], shown["attempts"], shown["error"]]), json!(["failed", 3, "spawn"]));
+        let shown = json!([shown["status"], shown["attempts"], shown["error"]]);
+        assert_eq!(shown, json!(["failed", 3, "spawn"]));
 
         world.issue("Final", agent).await;
         let task = machine.claim().await;

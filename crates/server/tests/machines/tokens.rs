@@ -115,7 +115,7 @@ on_both! {
         world.stop().await;
     }
 
-    async fn f_009_f_010_f_011_f_014_f_015_f_016_f_017_versions_are_held_against_the_clients_own_minimum(world) {
+    async fn f_009_f_010_f_011_f_014_f_015_f_016_f_017_a_version_is_held_against_its_clients_minimum(world) {
         let mut machine = world.machine("m-1");
         machine.register(&["claude_code"]).await;
         machine.capabilities = None;

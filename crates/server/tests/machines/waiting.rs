@@ -53,7 +53,8 @@ on_both! {
         assert_eq!(world.task(&task.id).await["lease_expires_at"], Value::Null);
         let line = json!({ "messages": [{ "seq": 1, "type": "system", "content": "x" }] });
         let calls = [("start", json!({})), ("messages", line), ("session", json!({ "session_id": "s" })),
-            ("complete", json!({ "result": {} })), ("fail", json!({ "error": "x" })), ("cancel-ack", json!({}))];
+            ("complete", json!({ "result": {} })), ("fail", json!({ "error": "x" })),
+            ("cancel-ack", json!({}))];
         for (call, body) in calls {
             machine.at(&task, call, body).await.refused(409, "lease_lost");
             assert_eq!(world.status(&task).await, "waiting", "after {call}");
