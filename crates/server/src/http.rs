@@ -183,9 +183,9 @@ pub(crate) async fn read_bytes(
     }
 }
 
-/// Lets a body that is too large arrive, within bounds: a client that still writes when the connection ends
+/// Lets a body that is not wanted arrive, within bounds: a client that still writes when the connection ends
 /// sees that end, and not why.
-async fn discard(mut body: Body) {
+pub(crate) async fn discard(mut body: Body) {
     let frames = async {
         let mut bytes = 0;
         while let Some(Ok(frame)) = body.frame().await {

@@ -25,10 +25,11 @@ impl Call {
         header_text(&self.headers, LEASE_HEADER).map(|token| LeaseHash(hash_token(token)))
     }
 
-    /// Reads the body with `parse` and does `call`. When the body is wrong, what would be refused without it is
-    /// refused first: nobody learns about bodies of tasks that are not theirs.
+    /// Reads the body with `parse` and does `call`. When the body is wrong, what would be refused of `like`, which
+    /// is such a call, is refused first: nobody learns about bodies of tasks that are not theirs.
     async fn say<T>(
         mut self,
+        like: machine::Call,
         parse: impl FnOnce(&[u8]) -> Result<T, Fault>,
         call: impl FnOnce(T) -> (machine::Call, Payload),
     ) -> Result<Stepped, Fault> {
@@ -41,7 +42,8 @@ impl Call {
                 self.step(what, with).await
             }
             Err(fault) => {
-                self.app.store.task_check(self.identity.workspace_id, &self.task_id, lease).await?;
+                let like = Input::Held { lease, call: like };
+                self.app.store.task_check(self.identity.workspace_id, &self.task_id, like).await?;
                 Err(fault)
             }
         }
@@ -71,7 +73,11 @@ fn status(stepped: &Stepped) -> Response {
 /// The process runs.
 pub(super) async fn start(call: Call) -> Result<Response, Fault> {
     let stepped = call
-        .say(|body| parse_json(body, None).map(drop), |()| (machine::Call::Start, Payload::None))
+        .say(
+            machine::Call::Start,
+            |body| parse_json(body, None).map(drop),
+            |()| (machine::Call::Start, Payload::None),
+        )
         .await?;
     Ok(stream_status(&stepped))
 }
@@ -80,6 +86,7 @@ pub(super) async fn start(call: Call) -> Result<Response, Fault> {
 pub(super) async fn messages(call: Call) -> Result<Response, Fault> {
     let opaque = call.opaque;
     let stepped = call.say(
+        machine::Call::Messages { highest: 0 },
         |body| match Messages::read(body) {
             Some(sent) => Ok(sent),
             // Something is unusual: which field, if it is wrong?
@@ -114,6 +121,7 @@ fn report(session: Session) -> SessionReport {
 /// The agent's session, as soon as it is known.
 pub(super) async fn session(call: Call) -> Result<Response, Fault> {
     let stepped = call.say(
+        machine::Call::Session,
         |body| Ok(Session::parse(&parse_json(body, None)?)?),
         |sent| (machine::Call::Session, Payload::Session(report(sent))),
     );
@@ -125,6 +133,7 @@ pub(super) async fn complete(call: Call) -> Result<Response, Fault> {
     let opaque = call.opaque;
     let task_id = call.task_id.clone();
     let stepped = call.say(
+        machine::Call::Complete,
         |body| Ok(Complete::parse(&parse_json(body, opaque)?)?),
         |sent| {
             let accepted = delivery::accept(&sent.artifacts);
@@ -153,7 +162,9 @@ pub(super) async fn complete(call: Call) -> Result<Response, Fault> {
 /// The run ended badly.
 pub(super) async fn fail(call: Call) -> Result<Response, Fault> {
     let now = call.app.store.now();
+    let like = Failing { retryable: false, handed_back: false, not_before: None };
     let stepped = call.say(
+        machine::Call::Fail(like),
         |body| {
             let sent = Fail::parse(&parse_json(body, None)?)?;
             let not_before = not_before(sent.not_before.as_deref(), now)?;
@@ -188,6 +199,7 @@ fn not_before(text: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, F
 pub(super) async fn cancel_ack(call: Call) -> Result<Response, Fault> {
     let stepped = call
         .say(
+            machine::Call::CancelAck,
             |body| parse_json(body, None).map(drop),
             |()| (machine::Call::CancelAck, Payload::None),
         )
@@ -197,7 +209,9 @@ pub(super) async fn cancel_ack(call: Call) -> Result<Response, Fault> {
 
 /// The run waits for a person.
 pub(super) async fn wait(call: Call) -> Result<Response, Fault> {
+    let like = machine::Call::Await { what: WaitingFor::Input, summary: String::new() };
     let stepped = call.say(
+        like,
         |body| {
             let sent = Await::parse(&parse_json(body, None)?)?;
             let what = WaitingFor::from_word(&sent.waiting_for);
@@ -221,7 +235,8 @@ pub(super) async fn resume(mut call: Call) -> Result<Response, Fault> {
     let sent = match body.and_then(|body| Ok(Resume::parse(&parse_json(&body, None)?)?)) {
         Ok(sent) => sent,
         Err(fault) => {
-            call.app.store.task_exists(call.identity.workspace_id, &call.task_id).await?;
+            let like = Input::Resume { same_machine: true, lease: LeaseHash(hash_token("")) };
+            call.app.store.task_check(call.identity.workspace_id, &call.task_id, like).await?;
             return Err(fault);
         }
     };

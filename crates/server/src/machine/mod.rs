@@ -117,13 +117,18 @@ pub(crate) fn router(app: Arc<App>) -> Router {
                             path: Option<Path<String>>,
                             request: Request| async move {
             let task_id = path.map(|Path(task)| task).unwrap_or_default();
+            // PostgreSQL has no text with a NUL in it, so it is no task's id either.
+            let task_id = if task_id.contains('\0') { String::new() } else { task_id };
             handle(app, *endpoint, task_id, request).await
         };
         let refuse = || async { tagged(method_not_allowed().into_response()) };
         router = router.route(endpoint.path, post(handler).fallback(refuse));
     }
     let unknown = || async { tagged(Fault::not_found().into_response()) };
-    router.route("/api/daemon/{*rest}", any(unknown)).with_state(app)
+    for path in ["/api/daemon", "/api/daemon/", "/api/daemon/{*rest}"] {
+        router = router.route(path, any(unknown));
+    }
+    router.with_state(app)
 }
 
 fn method_not_allowed() -> Fault {
@@ -142,7 +147,7 @@ async fn handle(app: Arc<App>, endpoint: Endpoint, task_id: String, request: Req
     let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
     let identity = match identify(&app, &parts.headers, address).await {
         Ok(identity) => identity,
-        Err(fault) => return tagged(fault.into_response()),
+        Err(fault) => return refuse_early(fault, body).await,
     };
     let judged = version::judge(
         header_text(&parts.headers, CLIENT_HEADER),
@@ -150,16 +155,26 @@ async fn handle(app: Arc<App>, endpoint: Endpoint, task_id: String, request: Req
         &app.settings.minimums,
     );
     if let Err(upgrade) = judged {
-        return tagged(too_old(upgrade).into_response());
+        return refuse_early(too_old(upgrade), body).await;
     }
     let standing = app.rates.count(endpoint.bucket, identity.token_id);
     let answer = match standing.refused {
-        Some(seconds) => Err(too_many(seconds)),
+        Some(seconds) => {
+            crate::http::discard(body).await;
+            Err(too_many(seconds))
+        }
         None => dispatch(app, endpoint, identity, task_id, parts.headers, body).await,
     };
     let mut response = tagged(answer.unwrap_or_else(Fault::into_response));
     limits(&mut response, standing);
     response
+}
+
+/// Refuses before the body was looked at: it is let arrive, or the client sees the connection end, takes it for
+/// an outage and says the same again.
+async fn refuse_early(fault: Fault, body: Body) -> Response {
+    crate::http::discard(body).await;
+    tagged(fault.into_response())
 }
 
 async fn identify(

@@ -1,6 +1,6 @@
 //! What is asked about the queue: which agents have work, whose decisions wait, whether a lease holds.
 
-use ostler_core::lease::{Call, Input, LeaseHash, step};
+use ostler_core::lease::{Input, step};
 use ostler_proto::lease::DecisionMade;
 
 use super::db::args;
@@ -78,20 +78,14 @@ impl SqlStore {
         Ok(rows::read(&mut row.ok_or(StoreError::NotFound)?)?)
     }
 
-    /// The task exists.
-    pub(crate) async fn task_exists(&self, workspace_id: i64, id: &str) -> Result<(), StoreError> {
-        self.task(workspace_id, id).await.map(drop)
-    }
-
-    /// The task exists and this is its lease.
+    /// The task exists, and it could be done to it: nothing is.
     pub(crate) async fn task_check(
         &self,
         workspace_id: i64,
         id: &str,
-        lease: Option<LeaseHash>,
+        input: Input,
     ) -> Result<(), StoreError> {
         let mut task = self.task(workspace_id, id).await?.machine;
-        let input = Input::Held { lease, call: Call::Session };
         let stepped = step(&mut task, input, self.now(), &self.shared().policy);
         stepped.answer.map(drop).map_err(StoreError::Refused)
     }
