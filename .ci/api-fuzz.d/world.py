@@ -283,6 +283,9 @@ def before_call(context, case, kwargs):
         point(drawn, case.body, {name: [form.format(next(numbers))] for name, form in FRESH.items()})
         if case.path != "/api/daemon/register":
             point(drawn, case.body, FIELDS)
+    if case.path == "/api/daemon/tasks/claim" and choose(drawn, "work", [True]):
+        register()
+        make_issue(make_agent())
     if case.path.startswith("/api/daemon/") and right(case, ParameterLocation.HEADER):
         capabilities = choose(drawn, "capabilities", CAPABILITIES)
         if capabilities is not None:
