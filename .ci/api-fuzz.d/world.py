@@ -134,7 +134,7 @@ held = {}
 
 
 def claim():
-    """A task with its lease. What was queued may have been paused or cancelled meanwhile: then there is more."""
+    """A task with its lease. When what was queued was paused or cancelled meanwhile, more is made."""
     for _ in range(CLAIMS_MAX):
         answer = machine("tasks/claim", {"daemon_id": DAEMON})
         if answer.status_code == 200:
@@ -192,7 +192,7 @@ WORDS = {
     "status": ["todo", "todo,done", "todo,,done", "todo,nothing"],
     "state": ["queued", "queued,running", "completed,failed,canceled", ",", "running,nothing"],
     "project_id": things["project"],
-    "from": ["2020-01-01", "2020-01-01T00:00:00Z", "2020-01-01T00:00:00+14:00", "0001-01-01", "-262143-01-01"],
+    "from": ["2020-01-01", "2020-01-01T00:00:00+14:00", "0001-01-01", "-262143-01-01"],
     "to": ["2030-12-31", "2030-12-31T23:59:59.999999999Z", "9999-12-31", "+262142-12-31", "2030-02-30"],
 }
 FIELDS = {
