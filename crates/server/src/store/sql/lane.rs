@@ -23,10 +23,9 @@ use crate::store::{Claim, Claimed, Stepped, StoreError, TaskCall};
 const BATCH_MAX: usize = 64;
 /// Requests that wait for a lane; more are answered that the server is busy.
 const WAITING_MAX: usize = 4_096;
-/// Lanes on PostgreSQL that take calls: one may wait for the disk while the other computes.
+/// Lanes on PostgreSQL that take calls: one may wait for the disk while the other computes. One more takes
+/// claims, which are longer; on SQLite that one does everything.
 const POSTGRES_CALL_LANES: usize = 2;
-/// All lanes on PostgreSQL: one more for claims, which take longer. On SQLite one lane does everything.
-pub(super) const POSTGRES_LANES_MAX: u32 = POSTGRES_CALL_LANES as u32 + 1;
 /// Times that a transaction which lost a deadlock is done again.
 const DEADLOCKS_MAX: u32 = 5;
 /// How long a lane that lost its database waits before it tries the next batch.
@@ -125,7 +124,8 @@ impl Lanes {
             tracker.spawn(lane.run(jobs, stop.clone()));
             sender
         };
-        let others = if shared.lane_pool.is_some() { POSTGRES_CALL_LANES } else { 0 };
+        let is_postgres = matches!(shared.pools, super::Pools::Postgres(_));
+        let others = if is_postgres { POSTGRES_CALL_LANES } else { 0 };
         let (first, others) = (start(), (0..others).map(|_| start()).collect());
         Self { first, others, tracker, stop }
     }
@@ -200,7 +200,7 @@ fn send(lane: &mpsc::Sender<Job>, job: Job) -> Result<(), StoreError> {
 struct Lane {
     shared: Arc<Shared>,
     conn: Option<Conn>,
-    /// Lives on, with a connection of the lanes; else it does one thing with one of the pool.
+    /// Lives on, with a connection that is set up for it; else it does one thing with one of the pool.
     is_lane: bool,
 }
 

@@ -72,8 +72,6 @@ enum Pools {
 /// What all transactions share.
 pub(crate) struct Shared {
     pools: Pools,
-    /// The lanes' own connections, on PostgreSQL.
-    lane_pool: Option<PgPool>,
     pub(crate) keyring: Keyring,
     pub(crate) policy: Policy,
     pub(crate) clock: Clock,
@@ -109,13 +107,8 @@ impl SqlStore {
             Pools::Sqlite(_) => opening.on_hints,
             Pools::Postgres(pool) => tell_others(pool, opening.on_hints, &tracker, &stop),
         };
-        let lane_pool = match &pools {
-            Pools::Sqlite(_) => None,
-            Pools::Postgres(pool) => Some(lane_pool(pool)),
-        };
         let shared = Arc::new(Shared {
             pools,
-            lane_pool,
             keyring: opening.keyring,
             policy: opening.policy,
             clock: opening.clock,
@@ -156,31 +149,11 @@ impl SqlStore {
     /// Finishes what was begun and closes the database.
     pub(crate) async fn close(&self) {
         self.lanes.close().await;
-        if let Some(pool) = &self.shared.lane_pool {
-            pool.close().await;
-        }
         match &self.shared.pools {
             Pools::Sqlite(pool) => pool.close().await,
             Pools::Postgres(pool) => pool.close().await,
         }
     }
-}
-
-/// Connections for the lanes. Their few statements find every row by an index, and should do so whatever
-/// PostgreSQL knows of the tables: planned once, at a time when a table may still be empty.
-fn lane_pool(pool: &PgPool) -> PgPool {
-    let settings = [
-        ("plan_cache_mode", "force_generic_plan"),
-        ("enable_seqscan", "off"),
-        ("enable_hashjoin", "off"),
-        ("enable_mergejoin", "off"),
-        ("jit", "off"),
-    ];
-    let options = pool.connect_options().as_ref().clone().options(settings);
-    PgPoolOptions::new()
-        .max_connections(lane::POSTGRES_LANES_MAX)
-        .acquire_timeout(ACQUIRE_WAIT_MAX)
-        .connect_lazy_with(options)
 }
 
 /// What this server commits is told to its own board, and to the other servers.
@@ -206,16 +179,19 @@ impl Shared {
         self.connect_raw().await.map_err(StoreError::Database)
     }
 
-    /// A connection for a lane.
+    /// A connection for a lane, which is closed when the lane gives it up. A lane's few statements find every row
+    /// by an index, and should do so whatever PostgreSQL knows of the tables: planned once, at a time when a table
+    /// may still be empty.
     async fn connect_lane(&self) -> Result<Conn, StoreError> {
-        match &self.lane_pool {
-            None => self.connect().await,
-            Some(pool) => {
-                let conn = pool.acquire().await;
-                let conn = conn.inspect_err(|_| _ = self.metrics.database_errors.inc());
-                Ok(Conn::Postgres(conn?))
-            }
+        let mut conn = self.connect().await?;
+        if let Conn::Postgres(own) = &mut conn {
+            own.close_on_drop();
+            let set = "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), \
+                       set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), \
+                       set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)";
+            conn.execute(set, Vec::new()).await?;
         }
+        Ok(conn)
     }
 
     /// The same, for work that has errors of its own.
