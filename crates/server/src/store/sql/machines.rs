@@ -11,6 +11,8 @@ use crate::store::{
 
 /// What follows the name of an actor whose name is taken.
 const ACTOR_MARK: &str = " (Huskarl)";
+/// The kind of PostgreSQL's advisory locks for registrations.
+const REGISTER_LOCK: i64 = 0x6f72;
 /// Tasks a new actor's agent may hold at once.
 const ACTOR_CONCURRENCY: i64 = 1;
 
@@ -18,6 +20,10 @@ const ACTOR_CONCURRENCY: i64 = 1;
 pub(super) async fn register(tx: &mut Tx, it: Registration) -> Result<Registered, StoreError> {
     let now = tx.now.as_micros();
     if tx.conn.is_postgres() {
+        // One registration of a machine after the other: what the first one inserts, the next one must lock.
+        let alone = "SELECT count(pg_advisory_xact_lock($1::int, hashtext($2::text || ' ' || $3)))";
+        let key = args![REGISTER_LOCK, it.workspace_id, &it.daemon_id];
+        tx.conn.number(alone, key).await?;
         // Rows of runtimes are locked in one order by all: other servers hear of this machine as well.
         let lock = "SELECT id FROM runtimes WHERE workspace_id = $1 AND daemon_id = $2 ORDER BY id \
                     FOR NO KEY UPDATE";
