@@ -39,17 +39,7 @@ const THREADS_KEPT: Duration = Duration::from_secs(1);
 
 /// Runs a future to its end on one thread; the daemon and its clients need no more.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_keep_alive(THREADS_KEPT)
-        .build()
-        .map_err(|error| {
-            Failure::new(Code::Failed, "the runtime could not be started").because(error)
-        })?;
-    let result = runtime.block_on(work);
-    // A thread that asks a dead mount never comes back; nobody waits for it.
-    runtime.shutdown_background();
-    result
+    run(tokio::runtime::Builder::new_current_thread(), work)
 }
 
 /// The same on a thread for each core: a server has many clients.
@@ -57,15 +47,21 @@ pub(crate) fn block_on_cores<T>(
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores)
-        .enable_all()
-        .thread_keep_alive(THREADS_KEPT)
-        .build()
-        .map_err(|error| {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(cores);
+    run(builder, work)
+}
+
+fn run<T>(
+    mut builder: tokio::runtime::Builder,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let runtime =
+        builder.enable_all().thread_keep_alive(THREADS_KEPT).build().map_err(|error| {
             Failure::new(Code::Failed, "the runtime could not be started").because(error)
         })?;
     let result = runtime.block_on(work);
+    // A thread that asks a dead mount never comes back; nobody waits for it.
     runtime.shutdown_background();
     result
 }
