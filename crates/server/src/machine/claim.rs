@@ -30,6 +30,7 @@ pub(super) async fn claim(call: Call) -> Result<Response, Fault> {
     let until = Instant::now() + Duration::from_secs(if waits { sent.wait_seconds } else { 0 });
     let claim = Claim {
         workspace_id,
+        daemon_id: sent.daemon_id,
         runtimes: known.runtimes.clone(),
         request: sent.request_id,
         starts_soon: call.capabilities.has("start_deadline"),

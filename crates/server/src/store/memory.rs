@@ -137,8 +137,7 @@ impl LeaseStore for MemoryStore {
         let Some((mut task, runtime)) = inner.next_task(&claim) else { return Ok(None) };
         let attempt = task.machine.attempts + 1;
         let lease = self.new_lease(&mut inner, &task, attempt);
-        let how = (claim.request.as_deref(), claim.starts_soon);
-        let planned = plan::claim(&mut task, &runtime, &lease, how, now, &self.policy)
+        let planned = plan::claim(&mut task, &claim, &runtime, &lease, now, &self.policy)
             .map_err(StoreError::Refused)?;
         inner.save(&task, planned.changes);
         let facts = inner.facts(&task);
@@ -232,7 +231,7 @@ impl Inner {
             task.machine.state.is_held()
                 && task.workspace_id == claim.workspace_id
                 && task.lease_request == claim.request
-                && claim.runtimes.iter().any(|(id, _)| Some(id) == task.runtime_id.as_ref())
+                && task.claimed_by.as_ref() == Some(&claim.daemon_id)
         };
         self.tasks.values().filter(same).min_by_key(|task| (task.rank, &task.id)).cloned()
     }

@@ -7,7 +7,7 @@ use ostler_core::lease::{
 use serde_json::json;
 
 use super::types::{
-    Completion, Line, Payload, SessionReport, Stepped, TaskCall, TaskRecord, What, unhex,
+    Claim, Completion, Line, Payload, SessionReport, Stepped, TaskCall, TaskRecord, What, unhex,
 };
 use crate::secrets::{Keyring, hash_token};
 
@@ -62,12 +62,14 @@ pub(crate) fn queued(
         rank: rank(priority, now),
         lease_nonce: None,
         lease_request: None,
+        claimed_by: None,
         error: None,
         created_at: now,
         started_at: None,
         ended_at: None,
         line_bytes: 0,
         pruned: false,
+        version: 0,
         machine: ostler_core::lease::Task::new(),
     }
 }
@@ -85,20 +87,21 @@ pub(crate) fn task_event(record: &TaskRecord) -> Change {
     Change::Event { kind: "task.changed", data: data.to_string() }
 }
 
-/// Gives a queued task to a runtime.
+/// Gives a queued task to a runtime of the claim.
 pub(crate) fn claim(
     record: &mut TaskRecord,
+    claim: &Claim,
     runtime_id: &str,
     lease: &NewLease,
-    (request, starts_soon): (Option<&str>, bool),
     now: Timestamp,
     policy: &Policy,
 ) -> Result<Planned, Refusal> {
-    let input = Input::Claim { lease: lease.hash, starts_soon };
+    let input = Input::Claim { lease: lease.hash, starts_soon: claim.starts_soon };
     let planned = apply(record, input, Payload::None, now, policy)?;
     record.runtime_id = Some(runtime_id.to_owned());
     record.lease_nonce = Some(lease.nonce.clone());
-    record.lease_request = request.map(str::to_owned);
+    record.lease_request.clone_from(&claim.request);
+    record.claimed_by = claim.request.is_some().then(|| claim.daemon_id.clone());
     record.started_at = None;
     Ok(planned)
 }
@@ -121,6 +124,7 @@ pub(crate) fn call(
             let mut planned = apply(record, input, Payload::None, now, policy)?;
             record.lease_nonce = Some(lease.nonce.clone());
             record.lease_request = request;
+            record.claimed_by = None;
             planned.stepped.lease_token = Some(lease.token.clone());
             Ok(planned)
         }
@@ -247,6 +251,7 @@ fn changed(record: &mut TaskRecord, is_start: bool, now: Timestamp) {
     if !state.is_held() {
         record.lease_nonce = None;
         record.lease_request = None;
+        record.claimed_by = None;
     }
     if state == State::Completed {
         record.error = None;

@@ -91,9 +91,11 @@ pub struct Seen {
 pub struct Claim {
     /// Whose.
     pub workspace_id: i64,
+    /// The machine.
+    pub daemon_id: String,
     /// Its runtimes that may be given work: id and provider.
     pub runtimes: Vec<(String, String)>,
-    /// The caller's own word for this claim: the same word again gives the same task and lease.
+    /// The machine's own word for this claim: the same word again gives the same task and lease.
     pub request: Option<String>,
     /// It starts within a minute or gives back.
     pub starts_soon: bool,
@@ -131,6 +133,8 @@ pub struct TaskRecord {
     pub lease_nonce: Option<String>,
     /// The word of the claim or resume that gave the lease.
     pub lease_request: Option<String>,
+    /// The machine whose claim, with a word, gave the lease.
+    pub(crate) claimed_by: Option<String>,
     /// Of the last failure.
     pub error: Option<String>,
     /// When it was queued first.
@@ -143,6 +147,8 @@ pub struct TaskRecord {
     pub line_bytes: u64,
     /// Its output was removed by age or size.
     pub pruned: bool,
+    /// How often the stored record was changed: it is saved only over the one it was made from.
+    pub(crate) version: i64,
     /// Where it is.
     pub machine: Task,
 }

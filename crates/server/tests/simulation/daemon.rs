@@ -139,6 +139,7 @@ impl Daemon {
                 let word = format!("{}/{}/{}", self.name, self.life, self.numbers);
                 let claim = Claim {
                     workspace_id,
+                    daemon_id: self.name.clone(),
                     runtimes: self.runtimes.clone(),
                     request: self.words.then_some(word),
                     starts_soon: self.starts_soon,

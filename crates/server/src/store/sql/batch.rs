@@ -2,6 +2,7 @@
 //! in the order of arrival, save what became of them; then the claims.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use ostler_core::lease::Input;
 
@@ -9,6 +10,7 @@ use super::db::{DbError, Kind, Value, Writes, args};
 use super::delivered::{self, Delivered};
 use super::lane::{Hot, Tx};
 use super::{claim, facts, rows};
+use crate::board::Hints;
 use crate::store::plan::{self, Change, NewLease};
 use crate::store::{
     Claimed, Line, SessionReport, Stepped, StoreError, TaskCall, TaskRecord, What, hex,
@@ -93,13 +95,116 @@ pub(super) async fn calls_run(
         });
     }
     let touched: BTreeMap<_, _> = records.iter().filter(|(id, _)| saves.touched(id)).collect();
-    for (at, accepted) in saves.save(tx, touched.into_values()).await? {
+    let touched: Vec<_> = touched.into_values().collect();
+    for (at, accepted) in saves.save(tx, &touched).await? {
         if let Some(Ok(stepped)) = outcomes.get_mut(at) {
             stepped.accepted += accepted;
         }
     }
     hint_decided(tx, calls, &outcomes, &records).await?;
     Ok(outcomes)
+}
+
+/// What can be done with one statement, without reading and locking the tasks first.
+pub(super) struct Guess {
+    /// By job; those that have none are not part of it.
+    pub(super) outcomes: Vec<Option<Outcome>>,
+    pub(super) writes: Writes<'static>,
+    /// The tasks as they will be when it is written.
+    pub(super) tasks: Vec<TaskRecord>,
+}
+
+/// What becomes of jobs if nobody else changes the same tasks and agents meanwhile.
+///
+/// Only what is written is believed: whatever is refused, or needs more than one statement, is left for [`run`],
+/// together with everything else that is said about the same task.
+pub(super) async fn guess(tx: &mut Tx, jobs: &[Hot]) -> Result<Option<Guess>, StoreError> {
+    let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
+    let (mut tasks, mut saves) = guess_calls(tx, jobs, &mut outcomes);
+    let claims: Vec<_> = jobs
+        .iter()
+        .enumerate()
+        .filter_map(|(at, job)| match job {
+            Hot::Claim(claim, _) => Some((at, claim)),
+            Hot::Call(..) => None,
+        })
+        .collect();
+    if !claims.is_empty() {
+        let (places, given): (Vec<_>, Vec<_>) =
+            claim::guess(tx, &claims, &mut saves).await?.into_iter().unzip();
+        tasks.extend(given.iter().flatten().map(|given: &claim::Given| given.task.clone()));
+        for (place, claimed) in places.into_iter().zip(facts::of(tx, given).await?) {
+            if let Some(outcome) = outcomes.get_mut(place) {
+                *outcome = Some(Outcome::Claim(claimed.map(Box::new)));
+            }
+        }
+    }
+    if outcomes.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    // In the order in which they are locked everywhere.
+    tasks.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+    let writes = saves.writes(tx, &tasks.iter().collect::<Vec<_>>(), Vec::new());
+    Ok(Some(Guess { outcomes, writes, tasks: saved(tasks) }))
+}
+
+/// The tasks that calls change, and what else they save.
+fn guess_calls(
+    tx: &mut Tx,
+    jobs: &[Hot],
+    outcomes: &mut [Option<Outcome>],
+) -> (Vec<TaskRecord>, Saves) {
+    let calls: Vec<_> = jobs
+        .iter()
+        .enumerate()
+        .filter_map(|(at, job)| match job {
+            Hot::Call(call, _) => Some((at, call)),
+            Hot::Claim(..) => None,
+        })
+        .collect();
+    let shared = Arc::clone(&tx.shared);
+    let mut known = shared.known.find(calls.iter().map(|(_, call)| call.task_id.as_str()));
+    loop {
+        tx.hints = Hints::default();
+        let mut records = known.clone();
+        match guess_known(tx, &calls, &mut records) {
+            Ok((stepped, saves)) => {
+                for (at, stepped) in stepped {
+                    if let Some(outcome) = outcomes.get_mut(at) {
+                        *outcome = Some(Outcome::Call(Ok(stepped)));
+                    }
+                }
+                let tasks = records.into_values().filter(|task| saves.touched(&task.id));
+                return (tasks.collect(), saves);
+            }
+            Err(task_id) => known.remove(&task_id),
+        };
+    }
+}
+
+/// Does all calls on these tasks, or tells the task that must be read first.
+fn guess_known(
+    tx: &mut Tx,
+    calls: &[(usize, &TaskCall)],
+    records: &mut HashMap<String, TaskRecord>,
+) -> Result<(Vec<(usize, Stepped)>, Saves), String> {
+    let mut saves = Saves::default();
+    let mut all = Vec::with_capacity(calls.len());
+    for (at, call) in calls {
+        let Some(record) = records.get_mut(&call.task_id) else { continue };
+        let is_plain = record.workspace_id == call.workspace_id
+            && matches!(call.what, What::Input(Input::Held { .. }));
+        let stepped = is_plain.then(|| one(tx, record, call, *at, &mut saves)).and_then(Result::ok);
+        let stepped = stepped.filter(|_| saves.is_plain());
+        all.push((*at, stepped.ok_or_else(|| record.id.clone())?));
+    }
+    Ok((all, saves))
+}
+
+/// The tasks as they are stored after they were saved.
+pub(super) fn saved(tasks: impl IntoIterator<Item = TaskRecord>) -> Vec<TaskRecord> {
+    let next = |task: TaskRecord| TaskRecord { version: task.version + 1, ..task };
+    tasks.into_iter().map(next).collect()
 }
 
 /// Machines whose waiting runs a person decided about, or cancelled, learn it with their next answer.
@@ -173,6 +278,8 @@ pub(super) struct Saves {
     sessions: BTreeMap<(i64, i64), SessionReport>,
     delivered: Vec<Delivered>,
     events: Vec<(i64, String, String)>,
+    /// Agents whose tasks are given away: how often that was done before, and their limit.
+    claimed: BTreeMap<i64, (i64, i64)>,
 }
 
 impl Saves {
@@ -215,6 +322,11 @@ impl Saves {
         }
     }
 
+    /// One of the agent's places is filled, if these are still its claims and its limit.
+    pub(super) fn claimed(&mut self, agent_id: i64, claims: i64, concurrency: i64) {
+        self.claimed.insert(agent_id, (claims, concurrency));
+    }
+
     /// What a report leaves out stays as it was.
     fn session(&mut self, record: &TaskRecord, report: SessionReport) {
         if report == SessionReport::default() {
@@ -226,25 +338,21 @@ impl Saves {
     }
 
     /// Saves all of it and these tasks; the lines that were new among those which could have been there, by call.
-    pub(super) async fn save<'a>(
+    pub(super) async fn save(
         mut self,
         tx: &mut Tx,
-        tasks: impl Iterator<Item = &'a TaskRecord>,
+        tasks: &[&TaskRecord],
     ) -> Result<Vec<(usize, u64)>, DbError> {
-        let mut writes = Writes::default();
-        rows::save(&mut writes, tasks);
-        let at = tx.now.as_micros();
-        let new = std::mem::take(&mut self.lines);
-        let new = new.into_iter().map(|(task_id, line)| line_row(task_id, line, at)).collect();
-        writes.insert("messages", &LINE_COLUMNS, new, "");
-        self.save_sessions(&mut writes);
-        let delivered = std::mem::take(&mut self.delivered);
-        self.events.extend(delivered::save(tx, &mut writes, delivered).await?);
-        tx.write_events(&mut writes, std::mem::take(&mut self.events));
+        delivered::sort(&mut self.delivered);
+        let deliveries = delivered::save_all_deliveries(tx, &self.delivered).await?;
+        let old_lines = std::mem::take(&mut self.old_lines);
+        let writes = self.writes(tx, tasks, deliveries);
         tx.conn.write(writes).await?;
+        tx.saved.extend(saved(tasks.iter().map(|task| (*task).clone())));
         let mut accepted = Vec::new();
         // Rare: what was sent before, or a gap that is filled. One call after the other, to count each.
-        for (call, task_id, lines) in std::mem::take(&mut self.old_lines) {
+        for (call, task_id, lines) in old_lines {
+            let at = tx.now.as_micros();
             let rows = lines.into_iter().map(|line| line_row(task_id.clone(), line, at)).collect();
             let tail = "ON CONFLICT (task_id, seq) DO NOTHING RETURNING seq";
             let stored = tx.conn.insert_many("messages", &LINE_COLUMNS, rows, tail).await?;
@@ -253,22 +361,60 @@ impl Saves {
         Ok(accepted)
     }
 
-    fn save_sessions(&mut self, writes: &mut Writes) {
-        let columns = [
-            ("agent_id", Kind::Int),
-            ("issue_id", Kind::Int),
-            ("session_id", Kind::Text),
-            ("work_dir", Kind::Text),
-        ];
-        let rows = std::mem::take(&mut self.sessions)
-            .into_iter()
-            .map(|((agent, issue), it)| args![agent, issue, it.session_id, it.work_dir])
-            .collect();
-        let tail = "ON CONFLICT (agent_id, issue_id) DO UPDATE SET \
-                    session_id = COALESCE(excluded.session_id, sessions.session_id), \
-                    work_dir = COALESCE(excluded.work_dir, sessions.work_dir)";
-        writes.insert("sessions", &columns, rows, tail);
+    /// One statement can write all of it.
+    fn is_plain(&self) -> bool {
+        let delivers = |it: &Delivered| !it.completion.deliveries.is_empty();
+        self.old_lines.is_empty() && !self.delivered.iter().any(delivers)
     }
+
+    /// What one statement writes, with these tasks.
+    fn writes(
+        mut self,
+        tx: &mut Tx,
+        tasks: &[&TaskRecord],
+        deliveries: Vec<delivered::Event>,
+    ) -> Writes<'static> {
+        delivered::sort(&mut self.delivered);
+        let mut writes = Writes::default();
+        rows::save(&mut writes, tasks);
+        let at = tx.now.as_micros();
+        let new = self.lines.into_iter().map(|(task_id, line)| line_row(task_id, line, at));
+        writes.insert("messages", &LINE_COLUMNS, new.collect(), "");
+        save_sessions(&mut writes, self.sessions);
+        save_claimed(&mut writes, self.claimed);
+        let mut events = self.events;
+        events.extend(delivered::save(&mut writes, &self.delivered, at));
+        events.extend(deliveries);
+        tx.write_events(&mut writes, events);
+        writes
+    }
+}
+
+fn save_sessions(writes: &mut Writes<'_>, sessions: BTreeMap<(i64, i64), SessionReport>) {
+    let columns = [
+        ("agent_id", Kind::Int),
+        ("issue_id", Kind::Int),
+        ("session_id", Kind::Text),
+        ("work_dir", Kind::Text),
+    ];
+    let rows = sessions
+        .into_iter()
+        .map(|((agent, issue), it)| args![agent, issue, it.session_id, it.work_dir])
+        .collect();
+    let tail = "ON CONFLICT (agent_id, issue_id) DO UPDATE SET \
+                session_id = COALESCE(excluded.session_id, sessions.session_id), \
+                work_dir = COALESCE(excluded.work_dir, sessions.work_dir)";
+    writes.insert("sessions", &columns, rows, tail);
+}
+
+/// Counts claims of agents that are still as they were when their room was counted.
+fn save_claimed(writes: &mut Writes<'_>, claimed: BTreeMap<i64, (i64, i64)>) {
+    let columns = [("id", Kind::Int), ("claims", Kind::Int), ("concurrency", Kind::Int)];
+    let rows = claimed.into_iter().map(|(id, (claims, limit))| args![id, claims, limit]).collect();
+    let condition = "agents.claims = v.column2 AND agents.concurrency = v.column3 \
+                     AND agents.paused = 0 AND agents.archived_at IS NULL";
+    let sets = "claims = agents.claims + 1";
+    writes.update_guarded("agents", &columns, sets.to_owned(), condition.to_owned(), rows);
 }
 
 const LINE_COLUMNS: [(&str, Kind); 7] = [

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::batch::{Saves, new_lease};
-use super::db::{Conn, DbError, Value, args};
+use super::db::{Conn, DbError, Row, Value, args};
 use super::lane::Tx;
 use super::rows;
 use crate::store::{Claim, StoreError, TaskRecord, plan};
@@ -12,8 +12,6 @@ use crate::store::{Claim, StoreError, TaskRecord, plan};
 /// Agents that one batch of claims looks at, those with the most urgent tasks first. A claim that found
 /// nothing among them looks for itself.
 const AGENTS_MAX: usize = 64;
-/// The kind of PostgreSQL's advisory locks for claims that may be sent twice.
-const REQUEST_LOCK: i64 = 0x6f73;
 
 /// A task that a claim was given, and its token.
 #[derive(Clone)]
@@ -28,6 +26,8 @@ struct Agent {
     provider: String,
     runtime_id: Option<String>,
     concurrency: i64,
+    /// How often a claim was given its tasks.
+    claims: i64,
     room: i64,
 }
 
@@ -69,9 +69,8 @@ pub(super) async fn run(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Giv
             give(&mut given, found);
         }
     }
-    for (at, claim) in claims.iter().enumerate() {
+    for at in 0..claims.len() {
         let first = first_like_it(claims, at).and_then(|first| given.get(first)?.clone());
-        let first = first.filter(|it| may_have(claim, &it.task));
         if let (Some(first), Some(place @ None)) = (first, given.get_mut(at)) {
             *place = Some(first);
         }
@@ -92,47 +91,39 @@ fn first_like_it(claims: &[&Claim], at: usize) -> Option<usize> {
     let claim = claims.get(at).filter(|claim| claim.request.is_some())?;
     let same = |other: &&Claim| {
         other.workspace_id == claim.workspace_id
+            && other.daemon_id == claim.daemon_id
             && other.request == claim.request
-            && other.runtimes.iter().any(|runtime| claim.runtimes.contains(runtime))
     };
     claims.iter().take(at).position(same)
-}
-
-/// The task was given to one of the claim's runtimes.
-fn may_have(claim: &Claim, task: &TaskRecord) -> bool {
-    claim.runtimes.iter().any(|(id, _)| Some(id) == task.runtime_id.as_ref())
 }
 
 /// Claims whose answer was lost: the task they were given, if its lease is still theirs.
 async fn repeated(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Given>>, DbError> {
     let mut given: Vec<Option<Given>> = claims.iter().map(|_| None).collect();
-    let requests: Vec<String> = claims.iter().filter_map(|claim| claim.request.clone()).collect();
-    if requests.is_empty() {
+    let asked: Vec<&&Claim> = claims.iter().filter(|claim| claim.request.is_some()).collect();
+    if asked.is_empty() {
         return Ok(given);
     }
-    if tx.conn.is_postgres() {
-        // The same claim may be on its way through another server at this moment. Always in one order.
-        let mut words = requests.clone();
-        words.sort_unstable();
-        words.dedup();
-        let sql = "SELECT count(pg_advisory_xact_lock($1::int, hashtext(word))) \
-                   FROM unnest($2::text[]) AS word";
-        tx.conn.number(sql, args![REQUEST_LOCK, words]).await?;
-    }
-    let any = tx.conn.any("t.lease_request", 1);
+    let workspaces: Vec<i64> = asked.iter().map(|claim| claim.workspace_id).collect();
+    let machines: Vec<String> = asked.iter().map(|claim| claim.daemon_id.clone()).collect();
+    let requests: Vec<String> = asked.iter().filter_map(|claim| claim.request.clone()).collect();
     let sql = format!(
-        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') AND {any} ORDER BY t.rank, t.id",
+        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') AND t.claimed_by IS NOT NULL \
+         AND {} AND {} AND {}",
         rows::COLUMNS,
-        rows::FROM
+        rows::FROM,
+        tx.conn.any("t.workspace_id", 1),
+        tx.conn.any("t.claimed_by", 2),
+        tx.conn.any("t.lease_request", 3),
     );
-    for mut row in tx.conn.rows(&sql, args![requests]).await? {
+    for mut row in tx.conn.rows(&sql, args![workspaces, machines, requests]).await? {
         let task = rows::read(&mut row)?;
         let Some(lease_token) = plan::lease_token(&task, &tx.shared.keyring) else { continue };
         for (place, claim) in given.iter_mut().zip(claims) {
             if place.is_none()
                 && claim.workspace_id == task.workspace_id
                 && claim.request == task.lease_request
-                && may_have(claim, &task)
+                && Some(&claim.daemon_id) == task.claimed_by.as_ref()
             {
                 *place = Some(Given { task: task.clone(), lease_token: lease_token.clone() });
             }
@@ -153,34 +144,161 @@ async fn in_workspace(
         return Ok((Vec::new(), saw_all));
     }
     let tasks = first_tasks(&mut tx.conn, &mut agents, claims.len()).await?;
-    let policy = tx.shared.policy;
     let mut saves = Saves::default();
+    let given = assign(tx, claims, &tasks, &mut agents, &mut saves)?;
+    let tasks: Vec<_> = given.iter().map(|(_, given)| &given.task).collect();
+    saves.save(tx, &tasks).await?;
+    Ok((given, saw_all))
+}
+
+/// Gives each claim the first of the tasks that is for it, while the agents have room.
+fn assign(
+    tx: &mut Tx,
+    claims: &[(usize, &Claim)],
+    tasks: &[TaskRecord],
+    agents: &mut [Agent],
+    saves: &mut Saves,
+) -> Result<Vec<(usize, Given)>, StoreError> {
+    let policy = tx.shared.policy;
     let mut given = Vec::new();
     let mut taken = HashSet::new();
     for (at, claim) in claims {
         let next = tasks.iter().enumerate().find_map(|(place, task)| {
             let agent = agents.iter().position(|agent| agent.id == task.agent_id)?;
-            let agent = agents.get(agent).filter(|agent| agent.room > 0)?;
-            let runtime = agent.runtime(claim)?;
-            (!taken.contains(&place)).then_some((place, task, runtime))
+            let of = agents.get(agent).filter(|agent| agent.room > 0)?;
+            let runtime = of.runtime(claim)?;
+            (!taken.contains(&place)).then_some((place, task, agent, runtime))
         });
-        let Some((place, task, runtime)) = next else { continue };
+        let Some((place, task, agent, runtime)) = next else { continue };
         let mut task = task.clone();
         taken.insert(place);
         let lease = new_lease(tx, &task.id, task.machine.attempts + 1)?;
-        let how = (claim.request.as_deref(), claim.starts_soon);
-        let Ok(planned) = plan::claim(&mut task, runtime, &lease, how, tx.now, &policy) else {
-            continue;
-        };
+        let planned = plan::claim(&mut task, claim, runtime, &lease, tx.now, &policy);
+        let Ok(planned) = planned else { continue };
         saves.take(tx, &task, 0, planned.changes);
-        if let Some(agent) = agents.iter_mut().find(|agent| agent.id == task.agent_id) {
+        if let Some(agent) = agents.get_mut(agent) {
             agent.room -= 1;
+            saves.claimed(agent.id, agent.claims, agent.concurrency);
         }
         given.push((*at, Given { task, lease_token: lease.token }));
     }
-    saves.save(tx, given.iter().map(|(_, given)| &given.task)).await?;
-    Ok((given, saw_all))
+    Ok(given)
 }
+
+/// Guesses what claims are given if nobody else is given it first: read without locks, and to be saved with a
+/// guard. By the place of the claim; nothing where it is certain that there is nothing, and those that are left out
+/// are for [`run`].
+pub(super) async fn guess(
+    tx: &mut Tx,
+    claims: &[(usize, &Claim)],
+    saves: &mut Saves,
+) -> Result<Vec<(usize, Option<Given>)>, StoreError> {
+    let all: Vec<_> = claims.iter().map(|(_, claim)| *claim).collect();
+    let mut workspaces: Vec<_> = all.iter().map(|claim| claim.workspace_id).collect();
+    workspaces.sort_unstable();
+    workspaces.dedup();
+    let mut guessed = Vec::new();
+    for workspace_id in workspaces {
+        let claims: Vec<_> = claims
+            .iter()
+            .enumerate()
+            .filter(|(at, (_, claim))| {
+                claim.workspace_id == workspace_id && first_like_it(&all, *at).is_none()
+            })
+            .map(|(_, claim)| *claim)
+            .collect();
+        let (tasks, mut agents, saw_all) = candidates(&mut tx.conn, workspace_id, &claims).await?;
+        let given = assign(tx, &claims, &tasks, &mut agents, saves)?;
+        for (at, claim) in claims {
+            // One with a word may have been given something before.
+            let nothing = saw_all && claim.request.is_none();
+            let own = given.iter().find(|(place, _)| *place == at).map(|(_, given)| given.clone());
+            if own.is_some() || nothing {
+                guessed.push((at, own));
+            }
+        }
+    }
+    Ok(guessed)
+}
+
+/// The most urgent tasks for these claims, their agents, and whether there are no others.
+async fn candidates(
+    conn: &mut Conn,
+    workspace_id: i64,
+    claims: &[(usize, &Claim)],
+) -> Result<(Vec<TaskRecord>, Vec<Agent>, bool), DbError> {
+    let (ids, providers) = runtimes_of(claims);
+    // Some of an agent with little room may be too many.
+    let limit = if conn.is_postgres() { claims.len() } else { claims.len() * 2 };
+    let sql = candidates_text(conn);
+    let each = i64::try_from(claims.len()).unwrap_or(i64::MAX);
+    let limit_rows = i64::try_from(limit).unwrap_or(i64::MAX);
+    let args = args![workspace_id, ids, providers, each, limit_rows];
+    let (mut tasks, mut agents) = (Vec::new(), Vec::<Agent>::new());
+    for mut row in conn.rows(&sql, args).await? {
+        let task = rows::read(&mut row)?;
+        if !agents.iter().any(|agent| agent.id == task.agent_id) {
+            agents.push(read_agent(&mut row, task.agent_id)?);
+        }
+        tasks.push(task);
+    }
+    let saw_all = tasks.len() < limit;
+    Ok((tasks, agents, saw_all))
+}
+
+fn candidates_text(conn: &Conn) -> String {
+    // PostgreSQL counts what is held once for an agent only when it does not merge the two.
+    let fence = if conn.is_postgres() { "OFFSET 0" } else { "" };
+    let agents = format!(
+        "(SELECT a.id, a.provider, a.runtime_id, a.concurrency, a.claims, {HELD} AS held FROM agents a \
+         WHERE a.workspace_id = $1 AND a.paused = 0 AND a.archived_at IS NULL \
+         AND ({} OR (a.runtime_id IS NULL AND {})) {fence}) AS a",
+        conn.any("a.runtime_id", 2),
+        conn.any("a.provider", 3)
+    );
+    let queue = "FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0 \
+                 ORDER BY q.rank, q.id LIMIT";
+    let first = if conn.is_postgres() {
+        format!(
+            "{agents} CROSS JOIN LATERAL \
+             (SELECT q.id, q.rank {queue} LEAST($4, a.concurrency - a.held)) AS f \
+             WHERE a.held < a.concurrency"
+        )
+    } else {
+        format!(
+            "{agents} CROSS JOIN tasks f ON f.id IN (SELECT q.id {queue} $4) \
+             WHERE a.held < a.concurrency"
+        )
+    };
+    format!(
+        "SELECT {}, c.provider, c.pinned, c.concurrency, c.claims, c.held FROM \
+         (SELECT f.id AS task_id, a.provider, a.runtime_id AS pinned, a.concurrency, a.claims, a.held \
+          FROM {first} ORDER BY f.rank, f.id LIMIT $5) AS c \
+         CROSS JOIN {} WHERE t.id = c.task_id ORDER BY t.rank, t.id",
+        rows::COLUMNS,
+        rows::FROM
+    )
+}
+
+fn read_agent(row: &mut Row, id: i64) -> Result<Agent, DbError> {
+    let (provider, runtime_id) = (row.text()?, row.opt_text()?);
+    let (concurrency, claims, held) = (row.int()?, row.int()?, row.int()?);
+    Ok(Agent { id, provider, runtime_id, concurrency, claims, room: concurrency - held })
+}
+
+/// The runtimes that claims may give tasks to, and their providers; each once.
+fn runtimes_of(claims: &[(usize, &Claim)]) -> (Vec<String>, Vec<String>) {
+    let runtimes = claims.iter().flat_map(|(_, claim)| &claim.runtimes);
+    let (mut ids, mut providers): (Vec<_>, Vec<_>) = runtimes.cloned().unzip();
+    for list in [&mut ids, &mut providers] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    (ids, providers)
+}
+
+/// How many tasks of agent `a` are held.
+const HELD: &str = "(SELECT count(*) FROM tasks h WHERE h.agent_id = a.id AND h.state IN ('dispatched', 'running'))";
 
 /// Agents with something to claim that one of the claims could run, the most urgent first. On PostgreSQL they
 /// are locked, so that no other server fills the same places, and those that another one has are passed over.
@@ -189,35 +307,22 @@ async fn agents(
     workspace_id: i64,
     claims: &[(usize, &Claim)],
 ) -> Result<Vec<Agent>, DbError> {
-    let runtimes = claims.iter().flat_map(|(_, claim)| &claim.runtimes);
-    let (mut ids, mut providers): (Vec<_>, Vec<_>) = runtimes.cloned().unzip();
-    providers.sort_unstable();
-    providers.dedup();
-    ids.sort_unstable();
-    ids.dedup();
+    let (ids, providers) = runtimes_of(claims);
     let (own, kind) = (conn.any("a.runtime_id", 2), conn.any("a.provider", 3));
     let lock = if conn.is_postgres() { "FOR NO KEY UPDATE OF a SKIP LOCKED" } else { "" };
-    let held = "(SELECT count(*) FROM tasks h WHERE h.agent_id = a.id AND h.state IN ('dispatched', 'running'))";
     // Not EXISTS: without fresh statistics PostgreSQL makes that a join that reads the whole queue.
     let head = "(SELECT q.rank FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0 \
                 ORDER BY q.rank, q.id LIMIT 1)";
     let sql = format!(
-        "SELECT a.id, a.provider, a.runtime_id, a.concurrency, {held} FROM agents a \
+        "SELECT a.id, a.provider, a.runtime_id, a.concurrency, a.claims, {HELD} FROM agents a \
          WHERE a.workspace_id = $1 AND a.paused = 0 AND a.archived_at IS NULL \
          AND ({own} OR (a.runtime_id IS NULL AND {kind})) AND {head} IS NOT NULL \
-         AND {held} < a.concurrency ORDER BY {head} LIMIT {AGENTS_MAX} {lock}"
+         AND {HELD} < a.concurrency ORDER BY {head} LIMIT {AGENTS_MAX} {lock}"
     );
     let mut agents = Vec::new();
     for mut row in conn.rows(&sql, args![workspace_id, ids, providers]).await? {
-        let mut agent = Agent {
-            id: row.int()?,
-            provider: row.text()?,
-            runtime_id: row.opt_text()?,
-            concurrency: row.int()?,
-            room: 0,
-        };
-        agent.room = agent.concurrency - row.int()?;
-        agents.push(agent);
+        let id = row.int()?;
+        agents.push(read_agent(&mut row, id)?);
     }
     Ok(agents)
 }

@@ -2,7 +2,9 @@
 //!
 //! The SQL of this folder is written once, with `$1`, integers and texts, which SQLite and PostgreSQL both
 //! take. Where they differ (locks, arrays), [`Conn::is_postgres`] decides. Owns: how values go in and come
-//! out, and how many rows go in one statement.
+//! out, and what becomes of a transaction whose work was given up.
+
+mod writes;
 
 use futures_util::TryStreamExt as _;
 use sqlx::pool::PoolConnection;
@@ -11,8 +13,10 @@ use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{AssertSqlSafe, Postgres, Row as _, Sqlite};
 
-/// Parameters of one SQLite statement; what does not fit goes in the next statement.
-const PARAMETERS_MAX: usize = 16_000;
+/// Takes SQLite's write lock.
+const BEGIN_SQLITE: &str = "BEGIN IMMEDIATE";
+
+pub(crate) use self::writes::Writes;
 
 /// What can go wrong with a database.
 pub(crate) type DbError = sqlx::Error;
@@ -109,10 +113,23 @@ pub(crate) enum Kind {
     Text,
 }
 
-/// A connection of either kind.
-pub(crate) enum Conn {
+/// A connection of either kind. One that is dropped within a transaction is closed, which ends that.
+pub(crate) struct Conn {
+    kind: Pooled,
+    in_transaction: bool,
+}
+
+enum Pooled {
     Sqlite(PoolConnection<Sqlite>),
     Postgres(PoolConnection<Postgres>),
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        if self.in_transaction {
+            self.close_on_drop();
+        }
+    }
 }
 
 /// A row of either kind, read from left to right.
@@ -143,6 +160,10 @@ macro_rules! take {
 impl Row {
     fn sqlite(row: SqliteRow) -> Self {
         Self { inner: Inner::Sqlite(row), column: 0 }
+    }
+
+    fn postgres(row: PgRow) -> Self {
+        Self { inner: Inner::Postgres(row), column: 0 }
     }
 
     take!(int, i64);
@@ -195,27 +216,29 @@ fn bind_postgres(sql: &str, args: Vec<Value>) -> Query<'static, Postgres, PgArgu
 }
 
 impl Conn {
+    pub(crate) fn sqlite(conn: PoolConnection<Sqlite>) -> Self {
+        Self { kind: Pooled::Sqlite(conn), in_transaction: false }
+    }
+
+    pub(crate) fn postgres(conn: PoolConnection<Postgres>) -> Self {
+        Self { kind: Pooled::Postgres(conn), in_transaction: false }
+    }
+
     /// PostgreSQL, not SQLite.
     pub(crate) fn is_postgres(&self) -> bool {
-        matches!(self, Self::Postgres(_))
+        matches!(self.kind, Pooled::Postgres(_))
     }
 
     /// All rows.
     pub(crate) async fn rows(&mut self, sql: &str, args: Vec<Value>) -> Result<Vec<Row>, DbError> {
-        match self {
-            Self::Sqlite(conn) => {
+        match &mut self.kind {
+            Pooled::Sqlite(conn) => {
                 let rows = bind_sqlite(sql, args).fetch_all(&mut **conn).await?;
-                Ok(rows
-                    .into_iter()
-                    .map(|row| Row { inner: Inner::Sqlite(row), column: 0 })
-                    .collect())
+                Ok(rows.into_iter().map(Row::sqlite).collect())
             }
-            Self::Postgres(conn) => {
+            Pooled::Postgres(conn) => {
                 let rows = bind_postgres(sql, args).fetch_all(&mut **conn).await?;
-                Ok(rows
-                    .into_iter()
-                    .map(|row| Row { inner: Inner::Postgres(row), column: 0 })
-                    .collect())
+                Ok(rows.into_iter().map(Row::postgres).collect())
             }
         }
     }
@@ -226,17 +249,17 @@ impl Conn {
         sql: &str,
         mut take: impl FnMut(Row) -> Result<(), E>,
     ) -> Result<(), E> {
-        match self {
-            Self::Sqlite(conn) => {
+        match &mut self.kind {
+            Pooled::Sqlite(conn) => {
                 let mut rows = bind_sqlite(sql, Vec::new()).fetch(&mut **conn);
                 while let Some(row) = rows.try_next().await? {
-                    take(Row { inner: Inner::Sqlite(row), column: 0 })?;
+                    take(Row::sqlite(row))?;
                 }
             }
-            Self::Postgres(conn) => {
+            Pooled::Postgres(conn) => {
                 let mut rows = bind_postgres(sql, Vec::new()).fetch(&mut **conn);
                 while let Some(row) = rows.try_next().await? {
-                    take(Row { inner: Inner::Postgres(row), column: 0 })?;
+                    take(Row::postgres(row))?;
                 }
             }
         }
@@ -259,11 +282,11 @@ impl Conn {
 
     /// How many rows it changed.
     pub(crate) async fn execute(&mut self, sql: &str, args: Vec<Value>) -> Result<u64, DbError> {
-        match self {
-            Self::Sqlite(conn) => {
+        match &mut self.kind {
+            Pooled::Sqlite(conn) => {
                 Ok(bind_sqlite(sql, args).execute(&mut **conn).await?.rows_affected())
             }
-            Self::Postgres(conn) => {
+            Pooled::Postgres(conn) => {
                 Ok(bind_postgres(sql, args).execute(&mut **conn).await?.rows_affected())
             }
         }
@@ -272,26 +295,31 @@ impl Conn {
     /// Begins a transaction that will write. SQLite takes the write lock now: a transaction that began
     /// reading could not wait for it later.
     pub(crate) async fn begin(&mut self) -> Result<(), DbError> {
-        let begin = if self.is_postgres() { "BEGIN" } else { "BEGIN IMMEDIATE" };
+        self.in_transaction = true;
+        let begin = if self.is_postgres() { "BEGIN" } else { BEGIN_SQLITE };
         self.execute(begin, Vec::new()).await.map(drop)
     }
 
-    /// Ends it; what it did is durable.
+    /// Ends it; what it did is durable. After an error it may still be open: drop the connection.
     pub(crate) async fn commit(&mut self) -> Result<(), DbError> {
-        self.execute("COMMIT", Vec::new()).await.map(drop)
+        self.execute("COMMIT", Vec::new()).await?;
+        self.in_transaction = false;
+        Ok(())
     }
 
-    /// Closes the connection instead of giving it back: what it had begun ends with it.
-    pub(crate) fn discard(self) {
-        match self {
-            Self::Sqlite(mut conn) => conn.close_on_drop(),
-            Self::Postgres(mut conn) => conn.close_on_drop(),
-        }
-    }
-
-    /// Ends it; it did nothing. A connection that cannot even do this must be closed.
+    /// Ends it; it did nothing. After an error it may still be open: drop the connection.
     pub(crate) async fn rollback(&mut self) -> Result<(), DbError> {
-        self.execute("ROLLBACK", Vec::new()).await.map(drop)
+        self.execute("ROLLBACK", Vec::new()).await?;
+        self.in_transaction = false;
+        Ok(())
+    }
+
+    /// Closes the connection when it is dropped, instead of giving it back.
+    pub(crate) fn close_on_drop(&mut self) {
+        match &mut self.kind {
+            Pooled::Sqlite(conn) => conn.close_on_drop(),
+            Pooled::Postgres(conn) => conn.close_on_drop(),
+        }
     }
 
     /// `column = any of the argument`, for a list in argument `$n`.
@@ -316,194 +344,46 @@ impl Conn {
         self.write(writes).await
     }
 
-    /// Writes all of it: on PostgreSQL as one statement, whose text depends on the tables only; on SQLite as
-    /// statements that are sent together. Returns what the last one returns.
+    /// Writes all of it within a transaction that was begun: on PostgreSQL as one statement, whose text depends
+    /// on the tables only; on SQLite as statements that are sent together. Returns what they return.
     pub(crate) async fn write(&mut self, writes: Writes<'_>) -> Result<Vec<Row>, DbError> {
-        if writes.0.is_empty() {
+        if writes.is_empty() {
             return Ok(Vec::new());
         }
         let mut args = Vec::new();
-        let sql = if self.is_postgres() {
-            postgres_text(writes, &mut args)
-        } else {
-            sqlite_text(writes, &mut args)
-        };
-        match self {
+        let sql = writes.text(self.is_postgres(), &mut args);
+        self.send(&sql, args).await
+    }
+
+    /// Writes all of it in a transaction of its own, with one message to the database and back. On an error
+    /// nothing was written, unless the connection broke: then nobody knows.
+    pub(crate) async fn write_alone(&mut self, writes: Writes<'_>) -> Result<(), DbError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let mut args = Vec::new();
+        let sql = writes.text(self.is_postgres(), &mut args);
+        if self.is_postgres() {
+            return self.send(&sql, args).await.map(drop);
+        }
+        self.in_transaction = true;
+        let sent = self.send(&format!("{BEGIN_SQLITE}; {sql}; COMMIT"), args).await;
+        match sent {
+            Ok(_) => self.in_transaction = false,
+            // It stopped at the statement that failed.
+            Err(_) => self.rollback().await.unwrap_or(()),
+        }
+        sent.map(drop)
+    }
+
+    async fn send(&mut self, sql: &str, args: Vec<Value>) -> Result<Vec<Row>, DbError> {
+        match &mut self.kind {
             // The text depends on the number of rows: kept prepared, it would push others out.
-            Self::Sqlite(conn) => {
-                let rows = bind_sqlite(&sql, args).persistent(false).fetch_all(&mut **conn).await?;
+            Pooled::Sqlite(conn) => {
+                let rows = bind_sqlite(sql, args).persistent(false).fetch_all(&mut **conn).await?;
                 Ok(rows.into_iter().map(Row::sqlite).collect())
             }
-            Self::Postgres(_) => self.rows(&sql, args).await,
+            Pooled::Postgres(_) => self.rows(sql, args).await,
         }
     }
-}
-
-/// Rows to be written, table by table. No row is written twice.
-#[derive(Default)]
-pub(crate) struct Writes<'a>(Vec<Write<'a>>);
-
-struct Write<'a> {
-    table: &'a str,
-    columns: Vec<(&'a str, Kind)>,
-    rows: Vec<Vec<Value>>,
-    what: What<'a>,
-}
-
-enum What<'a> {
-    /// With what follows the rows.
-    Insert(&'a str),
-    /// With what is set; each row is found by its first column.
-    Update(String),
-}
-
-impl<'a> Writes<'a> {
-    fn push(
-        &mut self,
-        table: &'a str,
-        columns: &[(&'a str, Kind)],
-        rows: Vec<Vec<Value>>,
-        what: What<'a>,
-    ) {
-        if !rows.is_empty() {
-            self.0.push(Write { table, columns: columns.to_vec(), rows, what });
-        }
-    }
-
-    /// Inserts rows; `tail` follows them.
-    pub(crate) fn insert(
-        &mut self,
-        table: &'a str,
-        columns: &[(&'a str, Kind)],
-        rows: Vec<Vec<Value>>,
-        tail: &'a str,
-    ) {
-        self.push(table, columns, rows, What::Insert(tail));
-    }
-
-    /// Sets `columns` of many rows, each found by the first column.
-    pub(crate) fn update(
-        &mut self,
-        table: &'a str,
-        columns: &[(&'a str, Kind)],
-        rows: Vec<Vec<Value>>,
-    ) {
-        let set = |(at, (name, _)): (usize, &(&str, Kind))| format!("{name} = v.column{}", at + 1);
-        let sets: Vec<_> = columns.iter().enumerate().skip(1).map(set).collect();
-        self.push(table, columns, rows, What::Update(sets.join(", ")));
-    }
-
-    /// Does `sets`, in which `v.column2` is a row's second value, to many rows, each found by the first.
-    pub(crate) fn update_with(
-        &mut self,
-        table: &'a str,
-        columns: &[(&'a str, Kind)],
-        sets: &str,
-        rows: Vec<Vec<Value>>,
-    ) {
-        self.push(table, columns, rows, What::Update(sets.to_owned()));
-    }
-}
-
-impl Write<'_> {
-    /// The statement, with rows from `source`: a table expression with columns `column1`, …
-    fn text(&self, source: &str) -> String {
-        let table = self.table;
-        let key = self.columns.first().map_or("id", |(name, _)| name);
-        match &self.what {
-            What::Insert(tail) => {
-                let names: Vec<_> = self.columns.iter().map(|(name, _)| *name).collect();
-                let names = names.join(", ");
-                // The WHERE keeps `ON CONFLICT` from being read as a join's condition.
-                format!("INSERT INTO {table} ({names}) SELECT * FROM {source} WHERE true {tail}")
-            }
-            What::Update(sets) => {
-                format!("UPDATE {table} SET {sets} FROM {source} WHERE {table}.{key} = v.column1")
-            }
-        }
-    }
-}
-
-fn postgres_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
-    let mut texts = Vec::new();
-    for mut write in writes.0 {
-        let names: Vec<_> = (1..=write.columns.len()).map(|at| format!("column{at}")).collect();
-        let rows = std::mem::take(&mut write.rows);
-        let (arrays, values) = transpose(&write.columns, rows, args.len());
-        args.extend(values);
-        texts.push(write.text(&format!("unnest({arrays}) AS v({})", names.join(", "))));
-    }
-    let last = texts.pop().unwrap_or_default();
-    if texts.is_empty() {
-        return last;
-    }
-    let with: Vec<_> =
-        texts.iter().enumerate().map(|(at, text)| format!("w{at} AS ({text})")).collect();
-    format!("WITH {} {last}", with.join(", "))
-}
-
-fn sqlite_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
-    let mut texts = Vec::new();
-    for mut write in writes.0 {
-        let chunk = (PARAMETERS_MAX / write.columns.len().max(1)).max(1);
-        let mut rows = std::mem::take(&mut write.rows).into_iter().peekable();
-        while rows.peek().is_some() {
-            let some: Vec<_> = rows.by_ref().take(chunk).collect();
-            let values = placeholders(some.len(), write.columns.len(), args.len());
-            texts.push(write.text(&format!("(VALUES {values}) AS v")));
-            args.extend(some.into_iter().flatten());
-        }
-    }
-    texts.join("; ")
-}
-
-/// `($1, $2), ($3, $4)`, the first number after `before`.
-fn placeholders(rows: usize, columns: usize, before: usize) -> String {
-    let mut text = String::new();
-    for row in 0..rows {
-        text.push_str(if row == 0 { "(" } else { ", (" });
-        for column in 1..=columns {
-            if column > 1 {
-                text.push_str(", ");
-            }
-            text.push('$');
-            text.push_str(&(before + row * columns + column).to_string());
-        }
-        text.push(')');
-    }
-    text
-}
-
-/// One array a column, and `$1::bigint[], $2::text[]`.
-fn transpose(
-    columns: &[(&str, Kind)],
-    rows: Vec<Vec<Value>>,
-    before: usize,
-) -> (String, Vec<Value>) {
-    let mut arrays: Vec<Column> = columns
-        .iter()
-        .map(|(_, kind)| match kind {
-            Kind::Int => Column::Ints(Vec::with_capacity(rows.len())),
-            Kind::Text => Column::Texts(Vec::with_capacity(rows.len())),
-        })
-        .collect();
-    for row in rows {
-        for (array, value) in arrays.iter_mut().zip(row) {
-            match (array, value) {
-                (Column::Ints(values), Value::Int(value)) => values.push(value),
-                (Column::Texts(values), Value::Text(value)) => values.push(value),
-                (Column::Ints(values), _) => values.push(None),
-                (Column::Texts(values), _) => values.push(None),
-            }
-        }
-    }
-    let text: Vec<_> = columns
-        .iter()
-        .enumerate()
-        .map(|(at, (_, kind))| match kind {
-            Kind::Int => format!("${}::bigint[]", before + at + 1),
-            Kind::Text => format!("${}::text[]", before + at + 1),
-        })
-        .collect();
-    (text.join(", "), arrays.into_iter().map(Value::Column).collect())
 }

@@ -21,7 +21,7 @@ pub(super) struct Delivered {
 }
 
 /// An event to be recorded: workspace, type, data.
-type Event = (i64, String, String);
+pub(super) type Event = (i64, String, String);
 
 fn event(it: &Delivered, kind: &str, more: &Json) -> Event {
     let mut data = json!({ "issue_number": it.issue_number, "task_id": it.task_id });
@@ -31,25 +31,31 @@ fn event(it: &Delivered, kind: &str, more: &Json) -> Event {
     (it.workspace_id, kind.to_owned(), data.to_string())
 }
 
-/// Saves all of them, most of it with `writes`; the events that tell of it.
-pub(super) async fn save(
-    tx: &mut Tx,
-    writes: &mut Writes<'_>,
-    mut all: Vec<Delivered>,
-) -> Result<Vec<Event>, DbError> {
-    if all.is_empty() {
-        return Ok(Vec::new());
-    }
-    // Issues are locked in one order, so that two servers do not wait for each other.
+/// Puts them in the order in which issues are locked, so that two servers do not wait for each other.
+pub(super) fn sort(all: &mut [Delivered]) {
     all.sort_by(|a, b| (a.issue_id, &a.task_id).cmp(&(b.issue_id, &b.task_id)));
-    let now = tx.now.as_micros();
-    save_results(writes, &all, now);
-    save_time(writes, &all, now);
-    let mut events = save_comments(writes, &all, now);
-    for it in &all {
+}
+
+/// Saves results, time and words with `writes`; the events that tell of it.
+pub(super) fn save(writes: &mut Writes<'_>, all: &[Delivered], now: i64) -> Vec<Event> {
+    if all.is_empty() {
+        return Vec::new();
+    }
+    save_results(writes, all, now);
+    save_time(writes, all, now);
+    save_comments(writes, all, now)
+}
+
+/// Saves what runs delivered, and moves their issues; the events that tell of it.
+pub(super) async fn save_all_deliveries(
+    tx: &mut Tx,
+    all: &[Delivered],
+) -> Result<Vec<Event>, DbError> {
+    let mut events = Vec::new();
+    for it in all {
         events.extend(save_deliveries(tx, it).await?);
     }
-    events.extend(move_to_review(tx, &all).await?);
+    events.extend(move_to_review(tx, all).await?);
     Ok(events)
 }
 

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::db::{Conn, DbError, Kind, Writes, args};
 use super::{Shared, batch};
 use crate::board::Hints;
-use crate::store::{Claim, Claimed, Stepped, StoreError, TaskCall};
+use crate::store::{Claim, Claimed, Stepped, StoreError, TaskCall, TaskRecord};
 
 /// Requests that one commit takes.
 const BATCH_MAX: usize = 64;
@@ -44,6 +44,8 @@ pub(crate) struct Tx {
     pub(crate) now: Timestamp,
     /// What others must learn when it is durable.
     pub(crate) hints: Hints,
+    /// Tasks as they are stored when it is durable.
+    pub(super) saved: Vec<TaskRecord>,
 }
 
 impl Tx {
@@ -236,11 +238,13 @@ impl Lane {
         let (mut hot, mut works) = (Vec::new(), Vec::new());
         for job in jobs {
             match job {
+                // A task would be given to somebody who went away, and be held for a whole lease.
+                Job::Hot(Hot::Claim(_, answer)) if answer.is_closed() => {}
                 Job::Hot(job) => hot.push(job),
                 Job::Work(work) => works.push(work),
             }
         }
-        // Requesters that gave up are not waited for, but what they asked is still done once it is here.
+        // Whoever says something and goes away is not waited for, but it is still done once it is here.
         if !hot.is_empty() {
             self.shared.metrics.batches.observe(hot.len() as f64);
             self.hot(hot).await;
@@ -252,12 +256,18 @@ impl Lane {
     }
 
     async fn begin(&mut self) -> Result<Tx, StoreError> {
-        Ok(Tx {
-            conn: self.begun().await?,
+        let conn = self.begun().await?;
+        Ok(self.tx(conn))
+    }
+
+    fn tx(&self, conn: Conn) -> Tx {
+        Tx {
+            conn,
             shared: Arc::clone(&self.shared),
             now: (self.shared.clock)(),
             hints: Hints::default(),
-        })
+            saved: Vec::new(),
+        }
     }
 
     /// A connection that has begun a transaction. The one that was kept may be dead by now; nothing was
@@ -266,43 +276,93 @@ impl Lane {
         if let Some(mut conn) = self.conn.take() {
             match conn.begin().await {
                 Ok(()) => return Ok(conn),
-                Err(error) => {
-                    tracing::debug!(%error, "a lane's connection is replaced");
-                    conn.discard();
-                }
+                Err(error) => tracing::debug!(%error, "a lane's connection is replaced"),
             }
         }
         let mut conn = self.connect().await?;
-        match conn.begin().await {
-            Ok(()) => Ok(conn),
-            Err(error) => {
-                conn.discard();
-                Err(error.into())
-            }
-        }
+        conn.begin().await?;
+        Ok(conn)
     }
 
     /// Commits; afterwards tells others.
     async fn commit(&mut self, mut tx: Tx) -> Result<(), StoreError> {
-        if let Err(error) = tx.conn.commit().await {
-            // Perhaps it is still open, with its locks.
-            tx.conn.discard();
-            return Err(error.into());
-        }
-        self.conn = Some(tx.conn);
-        (self.shared.on_hints)(tx.hints);
+        tx.conn.commit().await?;
+        self.committed(tx);
         Ok(())
+    }
+
+    /// What a transaction did is durable: others may know.
+    fn committed(&mut self, tx: Tx) {
+        self.conn = Some(tx.conn);
+        self.shared.known.learn(tx.saved);
+        (self.shared.on_hints)(tx.hints);
     }
 
     /// Gives up a transaction; a connection that cannot is closed.
     async fn rollback(&mut self, mut tx: Tx) {
-        match tx.conn.rollback().await {
-            Ok(()) => self.conn = Some(tx.conn),
-            Err(_) => tx.conn.discard(),
+        if tx.conn.rollback().await.is_ok() {
+            self.conn = Some(tx.conn);
         }
     }
 
     async fn hot(&mut self, jobs: Vec<Hot>) {
+        let jobs = self.guessed(jobs).await;
+        if !jobs.is_empty() {
+            self.read_and_done(jobs).await;
+        }
+    }
+
+    /// Does what can be done with one statement; what is left.
+    async fn guessed(&mut self, jobs: Vec<Hot>) -> Vec<Hot> {
+        let conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => match self.connect().await {
+                Ok(conn) => conn,
+                // Whoever does the rest will find out, and say so.
+                Err(_) => return jobs,
+            },
+        };
+        let mut tx = self.tx(conn);
+        let written = match batch::guess(&mut tx, &jobs).await {
+            Ok(None) => {
+                self.conn = Some(tx.conn);
+                return jobs;
+            }
+            Ok(Some(guess)) => {
+                let written = tx.conn.write_alone(guess.writes).await;
+                let ids = guess.tasks.iter().map(|task| task.id.as_str());
+                if written.is_err() {
+                    self.shared.known.forget(ids);
+                }
+                written.map(|()| (guess.outcomes, guess.tasks)).map_err(StoreError::Database)
+            }
+            Err(error) => Err(error),
+        };
+        let (outcomes, tasks) = match written {
+            Ok(written) => written,
+            Err(error) => {
+                tracing::debug!(error = %Chain(&error), "a guess was not saved");
+                // When the connection broke it may be done: doing it again gives the first answer.
+                if is_answer(&error) {
+                    self.conn = Some(tx.conn);
+                }
+                return jobs;
+            }
+        };
+        tx.saved = tasks;
+        self.committed(tx);
+        let mut left = Vec::new();
+        for (job, outcome) in jobs.into_iter().zip(outcomes) {
+            match outcome {
+                Some(outcome) => outcome.tell(job),
+                None => left.push(job),
+            }
+        }
+        left
+    }
+
+    /// Reads the tasks and does all of it in one transaction.
+    async fn read_and_done(&mut self, jobs: Vec<Hot>) {
         let mut deadlocks = 0;
         loop {
             let error = match self.try_hot(&jobs).await {
@@ -323,9 +383,9 @@ impl Lane {
     }
 
     async fn hot_failed(&mut self, jobs: Vec<Hot>, error: StoreError) {
-        if jobs.len() > 1 && is_of_one_request(&error) {
+        if jobs.len() > 1 && is_answer(&error) {
             for job in jobs {
-                Box::pin(self.hot(vec![job])).await;
+                Box::pin(self.read_and_done(vec![job])).await;
             }
             return;
         }
@@ -367,7 +427,7 @@ impl Lane {
             if tx.conn.execute("SAVEPOINT work", Vec::new()).await.is_err() {
                 continue;
             }
-            let hints = tx.hints.clone();
+            let (hints, saved) = (tx.hints.clone(), tx.saved.len());
             let end = match work(&mut tx).await {
                 Some(finish) => {
                     finishes.push(finish);
@@ -375,6 +435,7 @@ impl Lane {
                 }
                 None => {
                     tx.hints = hints;
+                    tx.saved.truncate(saved);
                     "ROLLBACK TO SAVEPOINT work"
                 }
             };
@@ -433,6 +494,6 @@ fn is_deadlock(error: &StoreError) -> bool {
 }
 
 /// The database answered: it is there, and something in the batch was wrong.
-fn is_of_one_request(error: &StoreError) -> bool {
+fn is_answer(error: &StoreError) -> bool {
     matches!(error, StoreError::Database(sqlx::Error::Database(_)))
 }

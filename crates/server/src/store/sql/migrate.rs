@@ -53,8 +53,8 @@ pub(super) async fn run(pools: &Pools, keyring: &Keyring) -> Result<(), OpenErro
         Err(error) => return Err(OpenError::Migrate(error)),
     }
     let mut conn = match pools {
-        Pools::Sqlite(pool) => Conn::Sqlite(pool.acquire().await.map_err(OpenError::Open)?),
-        Pools::Postgres(pool) => Conn::Postgres(pool.acquire().await.map_err(OpenError::Open)?),
+        Pools::Sqlite(pool) => Conn::sqlite(pool.acquire().await.map_err(OpenError::Open)?),
+        Pools::Postgres(pool) => Conn::postgres(pool.acquire().await.map_err(OpenError::Open)?),
     };
     check_key(&mut conn, keyring).await
 }

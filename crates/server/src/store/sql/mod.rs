@@ -12,6 +12,7 @@ pub(crate) mod db;
 mod delivered;
 pub(crate) mod events;
 mod facts;
+mod known;
 pub(crate) mod lane;
 mod machines;
 mod migrate;
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) on_hints: OnHints,
     pub(crate) metrics: Metrics,
+    known: known::Known,
 }
 
 /// The store.
@@ -114,6 +116,7 @@ impl SqlStore {
             clock: opening.clock,
             on_hints,
             metrics: Metrics::new(),
+            known: known::Known::default(),
         });
         let lanes = Lanes::start(&shared, tracker, stop);
         Ok(Self { shared, lanes })
@@ -184,8 +187,8 @@ impl Shared {
     /// may still be empty.
     async fn connect_lane(&self) -> Result<Conn, StoreError> {
         let mut conn = self.connect().await?;
-        if let Conn::Postgres(own) = &mut conn {
-            own.close_on_drop();
+        if conn.is_postgres() {
+            conn.close_on_drop();
             let set = "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), \
                        set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), \
                        set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)";
@@ -197,8 +200,8 @@ impl Shared {
     /// The same, for work that has errors of its own.
     pub(crate) async fn connect_raw(&self) -> Result<Conn, sqlx::Error> {
         let connected = match &self.pools {
-            Pools::Sqlite(pool) => pool.acquire().await.map(Conn::Sqlite),
-            Pools::Postgres(pool) => pool.acquire().await.map(Conn::Postgres),
+            Pools::Sqlite(pool) => pool.acquire().await.map(Conn::sqlite),
+            Pools::Postgres(pool) => pool.acquire().await.map(Conn::postgres),
         };
         connected.inspect_err(|_| {
             self.metrics.database_errors.inc();

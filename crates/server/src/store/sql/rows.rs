@@ -14,8 +14,8 @@ use crate::store::{StoreError, TaskRecord, hex, unhex};
 
 /// What [`read`] reads, of tasks `t` and their issues `i`.
 pub(super) const COLUMNS: &str = "t.id, t.workspace_id, t.issue_id, i.number, t.agent_id, t.runtime_id, \
-     t.rank, t.lease_nonce, t.lease_request, t.error, t.created_at, t.started_at, t.ended_at, t.line_bytes, \
-     t.pruned, t.state, t.attempts, t.hand_backs, t.parks, t.not_before, t.cancel_requested, t.lease_hash, t.lease_expires_at, \
+     t.rank, t.lease_nonce, t.lease_request, t.claimed_by, t.error, t.created_at, t.started_at, t.ended_at, t.line_bytes, \
+     t.pruned, t.version, t.state, t.attempts, t.hand_backs, t.parks, t.not_before, t.cancel_requested, t.lease_hash, t.lease_expires_at, \
      t.lease_start_by, t.ended_hash, t.ended_how, t.ended_became, t.worked_us, t.working_since, t.wait_for, \
      t.wait_summary, t.wait_since, t.decision, t.decision_note, t.lines, t.lines_before";
 
@@ -23,7 +23,7 @@ pub(super) const COLUMNS: &str = "t.id, t.workspace_id, t.issue_id, i.number, t.
 pub(super) const FROM: &str = "tasks t JOIN issues i ON i.id = t.issue_id";
 
 /// What changes of a task, in the order of [`changed`]; the id first.
-const CHANGING: [(&str, Kind); 32] = [
+const CHANGING: [(&str, Kind); 33] = [
     ("id", Kind::Text),
     ("runtime_id", Kind::Text),
     ("state", Kind::Text),
@@ -38,6 +38,7 @@ const CHANGING: [(&str, Kind); 32] = [
     ("lease_expires_at", Kind::Int),
     ("lease_start_by", Kind::Int),
     ("lease_request", Kind::Text),
+    ("claimed_by", Kind::Text),
     ("ended_hash", Kind::Text),
     ("ended_how", Kind::Text),
     ("ended_became", Kind::Text),
@@ -82,12 +83,14 @@ pub(super) fn read(row: &mut Row) -> Result<TaskRecord, DbError> {
         rank: row.int()?,
         lease_nonce: row.opt_text()?,
         lease_request: row.opt_text()?,
+        claimed_by: row.opt_text()?,
         error: row.opt_text()?,
         created_at: Timestamp::from_micros(row.int()?),
         started_at: instant(row.opt_int()?),
         ended_at: instant(row.opt_int()?),
         line_bytes: u64::try_from(row.int()?).unwrap_or(0),
         pruned: row.flag()?,
+        version: row.int()?,
         machine: Task::new(),
     };
     record.machine = read_machine(row)?;
@@ -184,6 +187,7 @@ fn changed(record: &TaskRecord) -> Vec<Value> {
         task.lease.map(|lease| lease.expires_at.as_micros()),
         at(task.lease.and_then(|lease| lease.start_by)),
         record.lease_request.clone(),
+        record.claimed_by.clone(),
         task.ended.map(|ended| hex(&ended.hash.0)),
         task.ended.map(|ended| ended.end.word()),
         task.ended.map(|ended| ended.became.word()),
@@ -205,9 +209,21 @@ fn changed(record: &TaskRecord) -> Vec<Value> {
     ]
 }
 
-/// Saves tasks that were loaded before.
-pub(super) fn save<'a>(writes: &mut Writes<'_>, records: impl Iterator<Item = &'a TaskRecord>) {
-    writes.update("tasks", &CHANGING, records.map(changed).collect());
+/// Saves tasks over the ones they were made from; nothing is written when one of these has changed meanwhile.
+pub(super) fn save(writes: &mut Writes<'_>, records: &[&TaskRecord]) {
+    let mut columns = CHANGING.to_vec();
+    columns.push(("version", Kind::Int));
+    let set = |(at, (name, _)): (usize, &(&str, Kind))| format!("{name} = v.column{}", at + 1);
+    let mut sets: Vec<_> = CHANGING.iter().enumerate().skip(1).map(set).collect();
+    sets.push("version = tasks.version + 1".to_owned());
+    let condition = format!("tasks.version = v.column{}", columns.len());
+    let row = |record: &&TaskRecord| {
+        let mut row = changed(record);
+        row.push(record.version.into());
+        row
+    };
+    let rows = records.iter().map(row).collect();
+    writes.update_guarded("tasks", &columns, sets.join(", "), condition, rows);
 }
 
 /// Loads and locks tasks, always in the order of their ids, so that two transactions do not wait for each

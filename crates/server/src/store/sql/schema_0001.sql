@@ -100,6 +100,8 @@ CREATE TABLE agents (
     paused BIGINT NOT NULL,
     archived_at BIGINT,
     created_at BIGINT NOT NULL,
+    -- Changes with each claim, so that two servers do not fill one place.
+    claims BIGINT NOT NULL DEFAULT 0,
     UNIQUE (runtime_id, external_id)
 );
 CREATE UNIQUE INDEX agents_by_name ON agents (workspace_id, name) WHERE archived_at IS NULL;
@@ -181,6 +183,8 @@ CREATE TABLE tasks (
     lease_start_by BIGINT,
     -- The caller's own word for the claim or resume that gave this lease.
     lease_request TEXT,
+    -- The machine whose claim it was; no two claims of one machine with one word are given a task each.
+    claimed_by TEXT,
     ended_hash TEXT,
     ended_how TEXT,
     ended_became TEXT,
@@ -199,13 +203,15 @@ CREATE TABLE tasks (
     error TEXT,
     created_at BIGINT NOT NULL,
     started_at BIGINT,
-    ended_at BIGINT
+    ended_at BIGINT,
+    -- One more with each change, whoever makes it: what was decided from an older one is not saved.
+    version BIGINT NOT NULL DEFAULT 0
 );
 CREATE INDEX tasks_queue ON tasks (agent_id, rank, id) WHERE state = 'queued' AND parked = 0;
 CREATE INDEX tasks_parked ON tasks (not_before) WHERE state = 'queued' AND parked = 1;
 CREATE INDEX tasks_held ON tasks (agent_id) WHERE state IN ('dispatched', 'running');
 CREATE INDEX tasks_waiting ON tasks (runtime_id) WHERE state = 'waiting';
-CREATE INDEX tasks_by_request ON tasks (lease_request) WHERE lease_request IS NOT NULL;
+CREATE UNIQUE INDEX tasks_by_request ON tasks (workspace_id, claimed_by, lease_request) WHERE claimed_by IS NOT NULL;
 CREATE INDEX tasks_of_issue ON tasks (issue_id, id);
 CREATE INDEX tasks_of_workspace ON tasks (workspace_id, id);
 -- For retention. line_bytes is not in it: it changes with every batch of output.

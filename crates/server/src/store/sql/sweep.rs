@@ -32,7 +32,8 @@ pub(crate) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> 
 pub(super) async fn unpark(tx: &mut Tx) -> Result<u64, StoreError> {
     // Over is over, also when the clock goes back.
     let sql = format!(
-        "UPDATE tasks SET parked = 0, not_before = NULL WHERE id IN (SELECT id FROM tasks \
+        "UPDATE tasks SET parked = 0, not_before = NULL, version = version + 1 \
+         WHERE id IN (SELECT id FROM tasks \
          WHERE state = 'queued' AND parked = 1 AND not_before <= $1 {}) RETURNING workspace_id, agent_id",
         free_rows(&tx.conn)
     );
@@ -69,7 +70,7 @@ async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
         saves.take(tx, &record, 0, changes);
         taken.push(record);
     }
-    saves.save(tx, taken.iter()).await?;
+    saves.save(tx, &taken.iter().collect::<Vec<_>>()).await?;
     Ok(taken.len() as u64)
 }
 

@@ -113,6 +113,7 @@ pub(in crate::store::tests) async fn open(url: &str, clock: &TestClock) -> SqlSt
 #[derive(Debug, Clone)]
 pub(in crate::store::tests) struct Machine {
     pub(in crate::store::tests) workspace_id: i64,
+    pub(in crate::store::tests) daemon_id: String,
     pub(in crate::store::tests) runtimes: Vec<(String, String)>,
 }
 
@@ -120,6 +121,7 @@ impl Machine {
     pub(in crate::store::tests) fn claim(&self) -> Claim {
         Claim {
             workspace_id: self.workspace_id,
+            daemon_id: self.daemon_id.clone(),
             runtimes: self.runtimes.clone(),
             request: None,
             starts_soon: false,
@@ -261,7 +263,7 @@ impl<S: Subject> World<S> {
     ) -> Machine {
         let registered = self.register(registration(workspace_id, daemon_id, providers)).await;
         let runtimes = registered.runtimes.into_iter().map(|it| (it.id, it.provider)).collect();
-        Machine { workspace_id, runtimes }
+        Machine { workspace_id, daemon_id: daemon_id.to_owned(), runtimes }
     }
 
     /// A workspace with an agent, an issue and a machine, the usual case.

@@ -422,7 +422,7 @@ async fn reorder(
     if shift == 0 {
         return Ok(());
     }
-    let sql = "UPDATE tasks SET rank = rank + $2 WHERE issue_id = $1 \
+    let sql = "UPDATE tasks SET rank = rank + $2, version = version + 1 WHERE issue_id = $1 \
                AND state IN ('queued', 'dispatched', 'running', 'waiting')";
     tx.conn.execute(sql, args![issue_id, shift]).await?;
     Ok(())

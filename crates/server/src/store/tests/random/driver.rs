@@ -198,6 +198,7 @@ impl<S: Subject> Driver<S> {
     ) -> String {
         let claim = Claim {
             workspace_id: self.places[workspace].id,
+            daemon_id: MACHINES[machine].to_owned(),
             runtimes: self.listed(workspace, machine).await,
             request: word.map(|word| format!("w-{machine}-{word}")),
             starts_soon,
@@ -403,6 +404,8 @@ impl<S: Subject> Driver<S> {
         let issues = &self.places[place].issues;
         let issue = issues.iter().position(|id| *id == record.issue_id).unwrap();
         record.workspace_id = i64::try_from(place).unwrap();
+        // The model has nobody beside it.
+        record.version = 0;
         record.issue_id = i64::try_from(issue).unwrap();
         record.agent_id = self.agent(record.agent_id);
         assert_eq!(record.lease_nonce.take().is_some(), record.machine.state.is_held());
