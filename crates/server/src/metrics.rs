@@ -74,6 +74,8 @@ pub(crate) struct Metrics {
     pub(crate) leases_taken: Counter,
     pub(crate) database_errors: Counter,
     pub(crate) batches: Histogram,
+    /// Batches decided without reading their tasks first, by what came of it.
+    pub(crate) guesses: Family<ByWhat, Counter>,
     pub(crate) connections: Family<ByState, Gauge>,
     pub(crate) removed: Family<ByWhat, Counter>,
     /// Bytes of output that retention removed.
@@ -99,6 +101,7 @@ impl Metrics {
             leases_taken: Counter::default(),
             database_errors: Counter::default(),
             batches: Histogram::new(BATCH),
+            guesses: Family::default(),
             connections: Family::default(),
             removed: Family::default(),
             removed_bytes: Counter::default(),
@@ -115,6 +118,11 @@ impl Metrics {
         to.register("leases_taken", "Leases that ran out and were taken", it.leases_taken.clone());
         to.register("database_errors", "What the database refused", it.database_errors.clone());
         to.register("batch_size", "Requests that shared one commit", it.batches.clone());
+        to.register(
+            "guesses",
+            "Batches decided without reading first: saved, or outdated and done again",
+            it.guesses.clone(),
+        );
         to.register("connections", "Connections to the database", it.connections.clone());
         to.register("removed", "What retention removed, in rows", it.removed.clone());
         to.register(

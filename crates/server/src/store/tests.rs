@@ -2,6 +2,7 @@
 //! [`random`] for sequences nobody thought of.
 
 mod claims;
+mod guesses;
 mod lanes;
 mod machines;
 mod random;

@@ -69,7 +69,7 @@ pub(super) async fn run(tx: &mut Tx, jobs: &[Hot]) -> Result<Vec<Outcome>, Store
 }
 
 /// Does calls on tasks, few statements for all; one outcome each, in their order.
-pub(super) async fn calls_run(
+pub(crate) async fn calls_run(
     tx: &mut Tx,
     calls: &[&TaskCall],
 ) -> Result<Vec<Result<Stepped, StoreError>>, StoreError> {
@@ -130,10 +130,9 @@ pub(super) async fn guess(tx: &mut Tx, jobs: &[Hot]) -> Result<Option<Guess>, St
         })
         .collect();
     if !claims.is_empty() {
-        let (places, given): (Vec<_>, Vec<_>) =
-            claim::guess(tx, &claims, &mut saves).await?.into_iter().unzip();
-        tasks.extend(given.iter().flatten().map(|given: &claim::Given| given.task.clone()));
-        for (place, claimed) in places.into_iter().zip(facts::of(tx, given).await?) {
+        let (guessed, given) = claim::guess(tx, &claims, &mut saves).await?;
+        tasks.extend(given);
+        for (place, claimed) in guessed {
             if let Some(outcome) = outcomes.get_mut(place) {
                 *outcome = Some(Outcome::Claim(claimed.map(Box::new)));
             }

@@ -1,13 +1,13 @@
 //! Claims: who gets which task. Agents that have room first, then their first tasks by index, so that a
 //! saturated agent with a long queue costs nothing.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::batch::{Saves, new_lease};
 use super::db::{Conn, DbError, Row, Value, args};
 use super::lane::Tx;
-use super::rows;
-use crate::store::{Claim, StoreError, TaskRecord, plan};
+use super::{facts, rows};
+use crate::store::{Claim, Claimed, StoreError, TaskRecord, plan};
 
 /// Agents that one batch of claims looks at, those with the most urgent tasks first. A claim that found
 /// nothing among them looks for itself.
@@ -187,17 +187,18 @@ fn assign(
 
 /// Guesses what claims are given if nobody else is given it first: read without locks, and to be saved with a
 /// guard. By the place of the claim; nothing where it is certain that there is nothing, and those that are left out
-/// are for [`run`].
+/// are for [`run`]. With it the tasks that are to be saved.
 pub(super) async fn guess(
     tx: &mut Tx,
     claims: &[(usize, &Claim)],
     saves: &mut Saves,
-) -> Result<Vec<(usize, Option<Given>)>, StoreError> {
+) -> Result<(Vec<(usize, Option<Claimed>)>, Vec<TaskRecord>), StoreError> {
     let all: Vec<_> = claims.iter().map(|(_, claim)| *claim).collect();
     let mut workspaces: Vec<_> = all.iter().map(|claim| claim.workspace_id).collect();
     workspaces.sort_unstable();
     workspaces.dedup();
     let mut guessed = Vec::new();
+    let mut bases = HashMap::new();
     for workspace_id in workspaces {
         let claims: Vec<_> = claims
             .iter()
@@ -207,7 +208,8 @@ pub(super) async fn guess(
             })
             .map(|(_, claim)| *claim)
             .collect();
-        let (tasks, mut agents, saw_all) = candidates(&mut tx.conn, workspace_id, &claims).await?;
+        let (tasks, mut agents, saw_all) =
+            candidates(&mut tx.conn, workspace_id, &claims, &mut bases).await?;
         let given = assign(tx, &claims, &tasks, &mut agents, saves)?;
         for (at, claim) in claims {
             // One with a word may have been given something before.
@@ -218,14 +220,19 @@ pub(super) async fn guess(
             }
         }
     }
-    Ok(guessed)
+    let (places, given): (Vec<_>, Vec<_>) = guessed.into_iter().unzip();
+    let tasks = given.iter().flatten().map(|given: &Given| given.task.clone()).collect();
+    let claimed = facts::with_bases(tx, given, &bases).await?;
+    Ok((places.into_iter().zip(claimed).collect(), tasks))
 }
 
-/// The most urgent tasks for these claims, their agents, and whether there are no others.
+/// The most urgent tasks for these claims, their agents, and whether there are no others. What their runs need to
+/// know is put into `bases`.
 async fn candidates(
     conn: &mut Conn,
     workspace_id: i64,
     claims: &[(usize, &Claim)],
+    bases: &mut HashMap<String, facts::Base>,
 ) -> Result<(Vec<TaskRecord>, Vec<Agent>, bool), DbError> {
     let (ids, providers) = runtimes_of(claims);
     // Some of an agent with little room may be too many.
@@ -237,6 +244,7 @@ async fn candidates(
     let (mut tasks, mut agents) = (Vec::new(), Vec::<Agent>::new());
     for mut row in conn.rows(&sql, args).await? {
         let task = rows::read(&mut row)?;
+        bases.insert(task.id.clone(), facts::read_base(&mut row)?);
         if !agents.iter().any(|agent| agent.id == task.agent_id) {
             agents.push(read_agent(&mut row, task.agent_id)?);
         }
@@ -271,12 +279,14 @@ fn candidates_text(conn: &Conn) -> String {
         )
     };
     format!(
-        "SELECT {}, c.provider, c.pinned, c.concurrency, c.claims, c.held FROM \
+        "SELECT {}, {}, c.provider, c.pinned, c.concurrency, c.claims, c.held FROM \
          (SELECT f.id AS task_id, a.provider, a.runtime_id AS pinned, a.concurrency, a.claims, a.held \
           FROM {first} ORDER BY f.rank, f.id LIMIT $5) AS c \
-         CROSS JOIN {} WHERE t.id = c.task_id ORDER BY t.rank, t.id",
+         CROSS JOIN {} {} WHERE t.id = c.task_id ORDER BY t.rank, t.id",
         rows::COLUMNS,
-        rows::FROM
+        facts::base_columns(),
+        rows::FROM,
+        facts::BASE_FROM
     )
 }
 

@@ -16,6 +16,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row as _, Sqlite};
 /// Takes SQLite's write lock.
 const BEGIN_SQLITE: &str = "BEGIN IMMEDIATE";
 
+use self::writes::Statement;
 pub(crate) use self::writes::Writes;
 
 /// What can go wrong with a database.
@@ -350,9 +351,8 @@ impl Conn {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
-        let mut args = Vec::new();
-        let sql = writes.text(self.is_postgres(), &mut args);
-        self.send(&sql, args).await
+        let statement = writes.statement(self.is_postgres());
+        self.send(statement).await
     }
 
     /// Writes all of it in a transaction of its own, with one message to the database and back. On an error
@@ -361,13 +361,13 @@ impl Conn {
         if writes.is_empty() {
             return Ok(());
         }
-        let mut args = Vec::new();
-        let sql = writes.text(self.is_postgres(), &mut args);
+        let mut statement = writes.statement(self.is_postgres());
         if self.is_postgres() {
-            return self.send(&sql, args).await.map(drop);
+            return self.send(statement).await.map(drop);
         }
         self.in_transaction = true;
-        let sent = self.send(&format!("{BEGIN_SQLITE}; {sql}; COMMIT"), args).await;
+        statement.text = format!("{BEGIN_SQLITE}; {}; COMMIT", statement.text);
+        let sent = self.send(statement).await;
         match sent {
             Ok(_) => self.in_transaction = false,
             // It stopped at the statement that failed.
@@ -376,14 +376,15 @@ impl Conn {
         sent.map(drop)
     }
 
-    async fn send(&mut self, sql: &str, args: Vec<Value>) -> Result<Vec<Row>, DbError> {
+    async fn send(&mut self, statement: Statement) -> Result<Vec<Row>, DbError> {
+        let Statement { text, args, is_kept } = statement;
         match &mut self.kind {
-            // The text depends on the number of rows: kept prepared, it would push others out.
             Pooled::Sqlite(conn) => {
-                let rows = bind_sqlite(sql, args).persistent(false).fetch_all(&mut **conn).await?;
+                let query = bind_sqlite(&text, args).persistent(is_kept);
+                let rows = query.fetch_all(&mut **conn).await?;
                 Ok(rows.into_iter().map(Row::sqlite).collect())
             }
-            Pooled::Postgres(_) => self.rows(sql, args).await,
+            Pooled::Postgres(_) => self.rows(&text, args).await,
         }
     }
 }

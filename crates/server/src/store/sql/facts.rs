@@ -15,7 +15,7 @@ const COMMENTS_MAX: usize = 40;
 
 /// What most runs need, and whether there is more to read for them.
 #[derive(Clone, Default)]
-struct Base {
+pub(super) struct Base {
     facts: Facts,
     has_repositories: bool,
     has_comments: bool,
@@ -27,12 +27,22 @@ pub(super) async fn of(
     tx: &mut Tx,
     given: Vec<Option<Given>>,
 ) -> Result<Vec<Option<Claimed>>, DbError> {
-    let tasks: Vec<_> = given.iter().flatten().map(|given| &given.task).collect();
+    let tasks: Vec<_> = given.iter().flatten().map(|given| given.task.id.clone()).collect();
     if tasks.is_empty() {
         return Ok(given.into_iter().map(|_| None).collect());
     }
+    let bases = bases(&mut tx.conn, tasks).await?;
+    with_bases(tx, given, &bases).await
+}
+
+/// The same when the bases of all of them were read already.
+pub(super) async fn with_bases(
+    tx: &mut Tx,
+    given: Vec<Option<Given>>,
+    bases: &HashMap<String, Base>,
+) -> Result<Vec<Option<Claimed>>, DbError> {
     let conn = &mut tx.conn;
-    let bases = bases(conn, tasks.iter().map(|task| task.id.clone()).collect()).await?;
+    let tasks: Vec<_> = given.iter().flatten().map(|given| &given.task).collect();
     let with = |has: fn(&Base) -> bool, id: fn(&TaskRecord) -> i64| {
         let tasks = tasks.iter().filter(|task| bases.get(&task.id).is_some_and(has));
         let mut ids: Vec<_> = tasks.map(|task| id(task)).collect();
@@ -48,7 +58,7 @@ pub(super) async fn of(
     let skills = skills(conn, agents).await?;
     let facts = |given: Given| {
         let task = given.task;
-        let mut facts = found(&bases, &task.id).facts;
+        let mut facts = found(bases, &task.id).facts;
         facts.repositories = found(&repositories, &task.workspace_id);
         (facts.comments_before, facts.comments) = found(&comments, &task.issue_id);
         facts.skills = found(&skills, &task.agent_id);
@@ -63,28 +73,42 @@ fn found<K: Eq + Hash, V: Clone + Default>(all: &HashMap<K, V>, key: &K) -> V {
 
 async fn bases(conn: &mut Conn, tasks: Vec<String>) -> Result<HashMap<String, Base>, DbError> {
     let any = conn.any("t.id", 1);
-    let exists = |what: &str| {
-        format!("CAST(CASE WHEN EXISTS (SELECT 1 FROM {what}) THEN 1 ELSE 0 END AS BIGINT)")
-    };
+    let (columns, from) = (base_columns(), BASE_FROM);
     let sql = format!(
-        "SELECT t.id, a.id, a.name, a.provider, a.model, a.instructions, a.sealed_env, a.sealed_mcp, \
-         a.custom_args, a.external_id, w.slug, w.context, w.prefix, g.app_id, g.installation_id, g.base_url, \
-         g.sealed_key, i.title, i.description, i.acceptance_criteria, s.session_id, s.work_dir, {}, {}, {} \
-         FROM tasks t JOIN agents a ON a.id = t.agent_id JOIN workspaces w ON w.id = t.workspace_id \
-         JOIN issues i ON i.id = t.issue_id LEFT JOIN github_apps g ON g.workspace_id = t.workspace_id \
-         LEFT JOIN sessions s ON s.agent_id = t.agent_id AND s.issue_id = t.issue_id WHERE {any}",
-        exists("repositories r WHERE r.workspace_id = t.workspace_id"),
-        exists("comments c WHERE c.issue_id = t.issue_id AND c.withdrawn_at IS NULL"),
-        exists("agent_skills x WHERE x.agent_id = t.agent_id"),
+        "SELECT t.id, {columns} FROM tasks t JOIN issues i ON i.id = t.issue_id {from} WHERE {any}"
     );
     let mut bases = HashMap::new();
     for mut row in conn.rows(&sql, args![tasks]).await? {
-        let id = row.text()?;
-        let facts = read_facts(&mut row)?;
-        let (has_repositories, has_comments, has_skills) = (row.flag()?, row.flag()?, row.flag()?);
-        bases.insert(id, Base { facts, has_repositories, has_comments, has_skills });
+        bases.insert(row.text()?, read_base(&mut row)?);
     }
     Ok(bases)
+}
+
+/// What [`read_base`] reads, of tasks `t`, their issues `i` and what [`BASE_FROM`] joins.
+pub(super) fn base_columns() -> String {
+    let exists = |what: &str| {
+        format!("CAST(CASE WHEN EXISTS (SELECT 1 FROM {what}) THEN 1 ELSE 0 END AS BIGINT)")
+    };
+    format!(
+        "a.id, a.name, a.provider, a.model, a.instructions, a.sealed_env, a.sealed_mcp, \
+         a.custom_args, a.external_id, w.slug, w.context, w.prefix, g.app_id, g.installation_id, g.base_url, \
+         g.sealed_key, i.title, i.description, i.acceptance_criteria, s.session_id, s.work_dir, {}, {}, {}",
+        exists("repositories r WHERE r.workspace_id = t.workspace_id"),
+        exists("comments c WHERE c.issue_id = t.issue_id AND c.withdrawn_at IS NULL"),
+        exists("agent_skills x WHERE x.agent_id = t.agent_id"),
+    )
+}
+
+/// The tables [`base_columns`] are of, beside the task and its issue.
+pub(super) const BASE_FROM: &str = "JOIN agents a ON a.id = t.agent_id \
+     JOIN workspaces w ON w.id = t.workspace_id LEFT JOIN github_apps g ON g.workspace_id = t.workspace_id \
+     LEFT JOIN sessions s ON s.agent_id = t.agent_id AND s.issue_id = t.issue_id";
+
+/// A row of [`base_columns`].
+pub(super) fn read_base(row: &mut Row) -> Result<Base, DbError> {
+    let facts = read_facts(row)?;
+    let (has_repositories, has_comments, has_skills) = (row.flag()?, row.flag()?, row.flag()?);
+    Ok(Base { facts, has_repositories, has_comments, has_skills })
 }
 
 fn read_facts(row: &mut Row) -> Result<Facts, DbError> {

@@ -17,17 +17,23 @@ use tokio_util::task::TaskTracker;
 use super::db::{Conn, DbError, Kind, Writes, args};
 use super::{Shared, batch};
 use crate::board::Hints;
+use crate::metrics::{ByWhat, Word};
 use crate::store::{Claim, Claimed, Stepped, StoreError, TaskCall, TaskRecord};
 
 /// Requests that one commit takes.
 const BATCH_MAX: usize = 64;
 /// Requests that wait for a lane; more are answered that the server is busy.
 const WAITING_MAX: usize = 4_096;
-/// Lanes on PostgreSQL that take calls: one may wait for the disk while the other computes. One more takes
-/// claims, which are longer; on SQLite that one does everything.
-const POSTGRES_CALL_LANES: usize = 2;
+/// Lanes on PostgreSQL that take calls; more of them would only make batches smaller. One more takes claims, which
+/// are longer; on SQLite that one does everything.
+const POSTGRES_CALL_LANES: usize = 1;
 /// Times that a transaction which lost a deadlock is done again.
 const DEADLOCKS_MAX: u32 = 5;
+/// How long one batch may take. A database that says nothing for so long, and does not close the connection either,
+/// has vanished with its machine or network: the connection is given up, with what was begun on it.
+pub(super) const TURN_WAIT_MAX: Duration = Duration::from_secs(20);
+/// How long a request waits for its batch and those before it.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long a lane that lost its database waits before it tries the next batch.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -140,14 +146,14 @@ impl Lanes {
         let at = hasher.finish() % self.others.len().max(1) as u64;
         let lane = self.others.get(usize::try_from(at).unwrap_or(0)).unwrap_or(&self.first);
         send(lane, Job::Hot(Hot::Call(call, sender)))?;
-        answer.await.unwrap_or(Err(StoreError::Busy))
+        answered(answer).await
     }
 
     /// Claims come to one lane, so that they do not pass one another's agents over.
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Option<Claimed>, StoreError> {
         let (sender, answer) = oneshot::channel();
         send(&self.first, Job::Hot(Hot::Claim(claim, sender)))?;
-        answer.await.unwrap_or(Err(StoreError::Busy))
+        answered(answer).await
     }
 
     /// Ends the lanes when what waits is done.
@@ -188,11 +194,19 @@ where
     });
     if matches!(shared.pools, super::Pools::Postgres(_)) {
         let mut lane = Lane { shared: Arc::clone(shared), conn: None, is_lane: false };
-        lanes.tracker.spawn(async move { lane.turn(vec![Job::Work(work)]).await });
+        lanes.tracker.spawn(async move { lane.bounded_turn(vec![Job::Work(work)]).await });
     } else {
         send(&lanes.first, Job::Work(work))?;
     }
-    answer.await.unwrap_or(Err(StoreError::Busy))
+    answered(answer).await
+}
+
+/// What came of it, or that the server is busy: then it may be done later, or may have been.
+async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+    match tokio::time::timeout(ANSWER_WAIT_MAX, answer).await {
+        Ok(Ok(answer)) => answer,
+        _ => Err(StoreError::Busy),
+    }
 }
 
 fn send(lane: &mpsc::Sender<Job>, job: Job) -> Result<(), StoreError> {
@@ -229,7 +243,16 @@ impl Lane {
             {
                 batch.push(job);
             }
-            self.turn(batch).await;
+            self.bounded_turn(batch).await;
+        }
+    }
+
+    /// Does a batch, or gives up a database that does not answer. Nobody is told anything then, which says that
+    /// the server cannot take it now.
+    async fn bounded_turn(&mut self, jobs: Vec<Job>) {
+        if tokio::time::timeout(TURN_WAIT_MAX, self.turn(jobs)).await.is_err() {
+            self.shared.metrics.database_errors.inc();
+            tracing::warn!("the database does not answer; the connection to it is given up");
         }
     }
 
@@ -341,6 +364,7 @@ impl Lane {
         let (outcomes, tasks) = match written {
             Ok(written) => written,
             Err(error) => {
+                self.guessed_as("outdated");
                 tracing::debug!(error = %Chain(&error), "a guess was not saved");
                 // When the connection broke it may be done: doing it again gives the first answer.
                 if is_answer(&error) {
@@ -349,6 +373,7 @@ impl Lane {
                 return jobs;
             }
         };
+        self.guessed_as("saved");
         tx.saved = tasks;
         self.committed(tx);
         let mut left = Vec::new();
@@ -361,11 +386,19 @@ impl Lane {
         left
     }
 
+    fn guessed_as(&self, what: &'static str) {
+        self.shared.metrics.guesses.get_or_create(&ByWhat { what: Word(what) }).inc();
+    }
+
     /// Reads the tasks and does all of it in one transaction.
     async fn read_and_done(&mut self, jobs: Vec<Hot>) {
         let mut deadlocks = 0;
         loop {
-            let error = match self.try_hot(&jobs).await {
+            let tx = match self.begin().await {
+                Ok(tx) => tx,
+                Err(error) => return self.refuse(jobs, &error).await,
+            };
+            let error = match self.try_hot(tx, &jobs).await {
                 Ok(outcomes) => {
                     for (job, outcome) in jobs.into_iter().zip(outcomes) {
                         outcome.tell(job);
@@ -389,8 +422,12 @@ impl Lane {
             }
             return;
         }
+        self.refuse(jobs, &error).await;
+    }
+
+    async fn refuse(&mut self, jobs: Vec<Hot>, error: &StoreError) {
         self.shared.metrics.database_errors.inc();
-        tracing::warn!(error = %Chain(&error), requests = jobs.len(), "a transaction failed");
+        tracing::warn!(error = %Chain(error), requests = jobs.len(), "a transaction failed");
         self.conn = None;
         for job in jobs {
             job.refuse();
@@ -398,8 +435,11 @@ impl Lane {
         tokio::time::sleep(RECONNECT_PAUSE).await;
     }
 
-    async fn try_hot(&mut self, jobs: &[Hot]) -> Result<Vec<batch::Outcome>, StoreError> {
-        let mut tx = self.begin().await?;
+    async fn try_hot(
+        &mut self,
+        mut tx: Tx,
+        jobs: &[Hot],
+    ) -> Result<Vec<batch::Outcome>, StoreError> {
         match batch::run(&mut tx, jobs).await {
             Ok(outcomes) => {
                 self.commit(tx).await?;
@@ -495,5 +535,32 @@ fn is_deadlock(error: &StoreError) -> bool {
 
 /// The database answered: it is there, and something in the batch was wrong.
 fn is_answer(error: &StoreError) -> bool {
-    matches!(error, StoreError::Database(sqlx::Error::Database(_)))
+    code(error).is_some_and(|code| !is_trouble(&code))
+}
+
+/// The database has trouble of its own: PostgreSQL shuts down, is full or out of connections; SQLite's file is
+/// locked, full or cannot be read (its code is that of the error in its last byte).
+fn is_trouble(code: &str) -> bool {
+    const SQLITE: [u32; 4] = [5, 6, 10, 13];
+    match code.parse::<u32>() {
+        Ok(number) if code.len() != 5 => SQLITE.contains(&(number & 0xff)),
+        _ => ["08", "53", "57"].iter().any(|class| code.starts_with(class)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_trouble;
+
+    #[test]
+    fn trouble_of_the_database_is_no_fault_of_one_request() {
+        // Shutdown, out of connections, out of disk; locked, a snapshot that is locked, full, an I/O error.
+        for code in ["57P01", "53300", "53100", "08006", "5", "517", "13", "778"] {
+            assert!(is_trouble(code), "{code}");
+        }
+        // A deadlock, a unique key, a guard; on SQLite a constraint and an error in a statement.
+        for code in ["40P01", "23505", "22012", "2067", "1"] {
+            assert!(!is_trouble(code), "{code}");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! their own. A write never runs in the task of an HTTP request, which ends when its client goes away.
 
 pub(crate) mod backup;
-mod batch;
+pub(crate) mod batch;
 mod claim;
 pub(crate) mod counts;
 pub(crate) mod db;
@@ -33,7 +33,7 @@ use ostler_core::clock::Timestamp;
 use ostler_core::lease::Policy;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{PgPool, SqlitePool};
+use sqlx::{Executor as _, PgPool, SqlitePool};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -55,6 +55,10 @@ const POSTGRES_CONNECTIONS_MAX: u32 = 16;
 const ACQUIRE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long SQLite waits for another process (a backup, a command) that writes.
 const SQLITE_BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
+/// What makes PostgreSQL notice within a minute that a server is gone with its machine or network, and end what it
+/// had begun.
+const KEEPALIVES: &str = "SELECT set_config('tcp_keepalives_idle', '30', false), \
+     set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false)";
 /// Statements that a connection keeps prepared.
 const STATEMENTS_MAX: usize = 512;
 
@@ -189,10 +193,14 @@ impl Shared {
         let mut conn = self.connect().await?;
         if conn.is_postgres() {
             conn.close_on_drop();
-            let set = "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), \
+            let wait_ms = lane::TURN_WAIT_MAX.as_millis();
+            let set = format!(
+                "SELECT set_config('statement_timeout', '{wait_ms}', false), \
+                       set_config('plan_cache_mode', 'force_generic_plan', false), \
                        set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), \
-                       set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)";
-            conn.execute(set, Vec::new()).await?;
+                       set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)"
+            );
+            conn.execute(&set, Vec::new()).await?;
         }
         Ok(conn)
     }
@@ -263,6 +271,9 @@ impl Pools {
                 options.application_name("ostler").statement_cache_capacity(STATEMENTS_MAX);
             let pool = PgPoolOptions::new()
                 .max_connections(POSTGRES_CONNECTIONS_MAX)
+                .after_connect(|conn, _| {
+                    Box::pin(async move { conn.execute(KEEPALIVES).await.map(drop) })
+                })
                 .acquire_timeout(ACQUIRE_WAIT_MAX)
                 .connect_with(options)
                 .await

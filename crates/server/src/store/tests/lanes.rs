@@ -21,7 +21,7 @@ async fn commit_fails(store: &SqlStore) {
     let failed = store.write(|tx| {
         Box::pin(async move {
             tx.conn.execute("PRAGMA defer_foreign_keys = ON", args![]).await?;
-            let sql = "INSERT INTO sessions (agent_id, issue_id) VALUES (-1, -1)";
+            let sql = "INSERT INTO timers (workspace_id, user_id, issue_id, started_at) VALUES (-1, -1, -1, 0)";
             Ok(tx.conn.execute(sql, args![]).await?)
         })
     });
@@ -39,7 +39,8 @@ async fn a_commit_that_fails_leaves_no_transaction_open() {
         let run = world.given(&usual).await;
         world.say(&run, done()).await.unwrap();
     }
-    assert_eq!(world.store.session(-1, -1).await, None);
+    let mut reader = world.store.reader().await.unwrap();
+    assert_eq!(reader.number("SELECT count(*) FROM timers", args![]).await.unwrap(), 0);
 }
 
 /// Two servers on one database, with one clock.

@@ -56,14 +56,14 @@ pub(crate) fn issues(count: u64) -> String {
 
 /// `count` tasks in this state, one an issue, dealt to the agents whose names begin with `<name>-`.
 pub(crate) fn tasks(name: &str, count: u64, state: &str) -> String {
-    numbers(count)
-        + &format!(
-            "INSERT INTO tasks (id, workspace_id, issue_id, agent_id, state, rank, parked, attempts, hand_backs, parks, \
-             cancel_requested, worked_us, lines, lines_before, line_bytes, pruned, created_at) \
-             SELECT '{name}{state}' || i, s.workspace_id, s.id, a.id, '{state}', i, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
-             FROM n JOIN (SELECT id, row_number() OVER (ORDER BY id) - 1 AS at, count(*) OVER () AS many FROM agents \
-             WHERE name LIKE '{name}-%') AS a ON a.at = n.i % a.many JOIN issues AS s ON s.number = n.i"
-        )
+    format!(
+        "INSERT INTO tasks (id, workspace_id, issue_id, agent_id, state, rank, parked, attempts, hand_backs, parks, \
+         cancel_requested, worked_us, lines, lines_before, line_bytes, pruned, created_at) \
+         SELECT '{name}{state}' || s.number, s.workspace_id, s.id, a.id, '{state}', s.number, \
+         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM issues AS s \
+         JOIN (SELECT id, row_number() OVER (ORDER BY id) - 1 AS at, count(*) OVER () AS many FROM agents \
+         WHERE name LIKE '{name}-%') AS a ON a.at = s.number % a.many WHERE s.number <= {count}"
+    )
 }
 
 /// `count` finished tasks of the agent `<name>-1`, spread over `issues` issues.

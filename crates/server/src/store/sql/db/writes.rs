@@ -5,8 +5,8 @@
 
 use super::{Column, Kind, Value};
 
-/// Parameters of one SQLite statement; what does not fit goes in the next statement.
-const PARAMETERS_MAX: usize = 16_000;
+/// Rows of one SQLite statement, a power of two; what does not fit goes in the next statement.
+const ROWS_MAX: usize = 64;
 
 /// Rows to be written, table by table. No row is written twice.
 #[derive(Default)]
@@ -80,16 +80,28 @@ impl<'a> Writes<'a> {
         self.0.is_empty()
     }
 
-    /// The statement, or statements, and what they take.
-    pub(super) fn text(self, is_postgres: bool, args: &mut Vec<Value>) -> String {
-        if is_postgres { postgres_text(self, args) } else { sqlite_text(self, args) }
+    pub(super) fn statement(self, is_postgres: bool) -> Statement {
+        let most = self.0.iter().map(|write| write.rows.len()).max().unwrap_or(0);
+        let mut args = Vec::new();
+        let text = if is_postgres {
+            postgres_text(self, &mut args)
+        } else {
+            sqlite_text(self, most.min(ROWS_MAX).next_power_of_two(), &mut args)
+        };
+        Statement { text, args, is_kept: is_postgres || most <= ROWS_MAX }
     }
 }
 
-/// Fails, with an integer overflow, when the statement before it changed another number of rows.
-fn sqlite_guard(rows: usize) -> String {
-    format!("SELECT abs(-9223372036854775807 - (changes() <> {rows}))")
+/// What is sent to a database.
+pub(super) struct Statement {
+    pub(super) text: String,
+    pub(super) args: Vec<Value>,
+    /// Texts like it come again, so it is worth keeping prepared.
+    pub(super) is_kept: bool,
 }
+
+/// Fails, with an integer overflow, when the statement before it changed another number of rows.
+const SQLITE_GUARD: &str = "SELECT abs(-9223372036854775807 - (changes() <> ?))";
 
 /// The same for parts of one statement, with a division by zero.
 fn postgres_guard(parts: &[(usize, String)]) -> String {
@@ -109,8 +121,10 @@ impl Write<'_> {
             What::Insert(tail) => {
                 let names: Vec<_> = self.columns.iter().map(|(name, _)| *name).collect();
                 let names = names.join(", ");
-                // The WHERE keeps `ON CONFLICT` from being read as a join's condition.
-                format!("INSERT INTO {table} ({names}) SELECT * FROM {source} WHERE true {tail}")
+                // The WHERE also keeps `ON CONFLICT` from being read as a join's condition.
+                format!(
+                    "INSERT INTO {table} ({names}) SELECT * FROM {source} WHERE column1 IS NOT NULL {tail}"
+                )
             }
             What::Update(sets) => {
                 format!("UPDATE {table} SET {sets} FROM {source} WHERE {table}.{key} = v.column1")
@@ -138,11 +152,8 @@ fn postgres_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
         }
         texts.push(text);
     }
-    let last = if guards.is_empty() {
-        texts.pop().unwrap_or_default()
-    } else {
-        postgres_guard(&guards)
-    };
+    let last =
+        if guards.is_empty() { texts.pop().unwrap_or_default() } else { postgres_guard(&guards) };
     if texts.is_empty() {
         return last;
     }
@@ -151,39 +162,32 @@ fn postgres_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
     format!("WITH {} {last}", with.join(", "))
 }
 
-fn sqlite_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
+/// Statements with room for as many rows, so that there are few different texts; what is left of the room is rows
+/// of nothing, which are found nowhere and inserted nowhere.
+fn sqlite_text(writes: Writes<'_>, room: usize, args: &mut Vec<Value>) -> String {
     let mut texts = Vec::new();
     for mut write in writes.0 {
-        let chunk = (PARAMETERS_MAX / write.columns.len().max(1)).max(1);
+        let columns = write.columns.len();
         let mut rows = std::mem::take(&mut write.rows).into_iter().peekable();
         while rows.peek().is_some() {
-            let some: Vec<_> = rows.by_ref().take(chunk).collect();
-            let values = placeholders(some.len(), write.columns.len(), args.len());
-            texts.push(write.text(&format!("(VALUES {values}) AS v")));
+            let before = args.len();
+            args.extend(rows.by_ref().take(room).flatten());
+            let some = (args.len() - before) / columns.max(1);
+            args.resize(before + room * columns, Value::Int(None));
+            texts.push(write.text(&format!("(VALUES {}) AS v", placeholders(room, columns))));
             if matches!(write.what, What::Guarded(..)) {
-                texts.push(sqlite_guard(some.len()));
+                texts.push(SQLITE_GUARD.to_owned());
+                args.push(i64::try_from(some).unwrap_or(i64::MAX).into());
             }
-            args.extend(some.into_iter().flatten());
         }
     }
     texts.join("; ")
 }
 
-/// `($1, $2), ($3, $4)`, the first number after `before`.
-fn placeholders(rows: usize, columns: usize, before: usize) -> String {
-    let mut text = String::new();
-    for row in 0..rows {
-        text.push_str(if row == 0 { "(" } else { ", (" });
-        for column in 1..=columns {
-            if column > 1 {
-                text.push_str(", ");
-            }
-            text.push('$');
-            text.push_str(&(before + row * columns + column).to_string());
-        }
-        text.push(')');
-    }
-    text
+/// `(?, ?), (?, ?)`: without names, which SQLite compares with all those before.
+fn placeholders(rows: usize, columns: usize) -> String {
+    let row = format!("({})", vec!["?"; columns].join(", "));
+    vec![row.as_str(); rows].join(", ")
 }
 
 /// One array a column, and `$1::bigint[], $2::text[]`.
