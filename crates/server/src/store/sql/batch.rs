@@ -106,10 +106,10 @@ pub(crate) async fn calls_run(
 }
 
 /// What can be done with one statement, without reading and locking the tasks first.
-pub(super) struct Guess {
+pub(crate) struct Guess {
     /// By job; those that have none are not part of it.
     pub(super) outcomes: Vec<Option<Outcome>>,
-    pub(super) writes: Writes<'static>,
+    pub(crate) writes: Writes<'static>,
     /// The tasks as they will be when it is written.
     pub(super) tasks: Vec<TaskRecord>,
 }
@@ -118,7 +118,7 @@ pub(super) struct Guess {
 ///
 /// Only what is written is believed: whatever is refused, or needs more than one statement, is left for [`run`],
 /// together with everything else that is said about the same task.
-pub(super) async fn guess(tx: &mut Tx, jobs: &[Hot]) -> Result<Option<Guess>, StoreError> {
+pub(crate) async fn guess(tx: &mut Tx, jobs: &[Hot]) -> Result<Option<Guess>, StoreError> {
     let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
     let (mut tasks, mut saves) = guess_calls(tx, jobs, &mut outcomes);
     let claims: Vec<_> = jobs

@@ -1,10 +1,14 @@
 //! What a server decides from the tasks it knows, while others change them in the same database: another server, a
 //! command, a person, the sweeper. Each test is done on SQLite and on PostgreSQL, with two stores.
 
-use ostler_core::lease::{Call, Input, Refusal, State};
+use futures_util::future::{join, join_all, join4};
+use ostler_core::lease::{Call, Input, Priority, Refusal, State};
+use tokio::sync::oneshot;
 
+use super::subject::Subject as _;
 use super::world::{self, TestClock, Usual, World, done, lines, run};
 use crate::metrics::{ByWhat, Word};
+use crate::store::sql::lane::Hot;
 use crate::store::sql::{SqlStore, batch};
 use crate::store::{Payload, StoreError, TaskCall, What};
 
@@ -112,17 +116,65 @@ async fn what_a_transaction_decided_that_was_rolled_back_is_not_known(two: Two) 
         what: What::Input(Input::Cancel),
         with: Payload::None,
     };
+    // While something else is done, two more wait, and share a transaction on SQLite. The first of them fails.
+    let (begun, wait_begun) = oneshot::channel::<()>();
+    let (end, wait_end) = oneshot::channel::<()>();
+    let before = own.store.write(move |_| {
+        Box::pin(async move {
+            begun.send(()).unwrap();
+            wait_end.await.unwrap();
+            Ok(())
+        })
+    });
     let failed = own.store.write(move |tx| {
         Box::pin(async move {
             batch::calls_run(tx, &[&cancel]).await?;
             Err::<(), _>(StoreError::NotFound)
         })
     });
-    assert!(matches!(failed.await, Err(StoreError::NotFound)));
+    let fine = own.store.write(|_| Box::pin(async { Ok(()) }));
+    let release = async {
+        wait_begun.await.unwrap();
+        tokio::task::yield_now().await;
+        end.send(()).unwrap();
+    };
+    let (before, failed, fine, ()) = join4(before, failed, fine, release).await;
+    assert!(matches!(failed, Err(StoreError::NotFound)));
+    before.and(fine).unwrap();
     // The next change gets the number that the one which was rolled back had.
     other.say(&held, lines(&[1])).await.unwrap();
     let stepped = own.say(&held, lines(&[2])).await.unwrap();
     assert_eq!((stepped.answer.cancel_requested, stepped.next_seq), (false, 3));
+}
+
+/// Two servers see the agent's only place; since the first of them looked, something more urgent came.
+#[tokio::test]
+async fn f_033_a_place_that_was_filled_since_it_was_seen_is_not_filled_again() {
+    let Some(url) = world::postgres_url("a_place_filled_since") else { return };
+    let Two { own, other, .. } = &two(&url, tempfile::tempdir().unwrap()).await;
+    let usual = own.usual(1).await;
+    own.queue(usual.workspace, usual.issue, usual.agent).await;
+    let (begun, wait_begun) = oneshot::channel::<()>();
+    let (end, wait_end) = oneshot::channel::<()>();
+    let claim = usual.machine.claim();
+    let seen = own.store.write(move |tx| {
+        Box::pin(async move {
+            let jobs = [Hot::Claim(claim, oneshot::channel().0)];
+            let guess = batch::guess(tx, &jobs).await?.expect("there is something to claim");
+            begun.send(()).unwrap();
+            wait_end.await.unwrap();
+            Ok(tx.conn.write(guess.writes).await.is_ok())
+        })
+    });
+    let filled = async {
+        wait_begun.await.unwrap();
+        let urgent = own.store.issue_create(usual.workspace, "now", Priority::Urgent).await;
+        let task = own.queue(usual.workspace, urgent, usual.agent).await;
+        assert_eq!(other.take(&usual.machine).await.task_id, task);
+        end.send(()).unwrap();
+    };
+    let (seen, ()) = join(seen, filled).await;
+    assert!(!seen.unwrap(), "two tasks of an agent that may hold one");
 }
 
 async fn f_033_places_that_another_server_filled_are_not_filled_again(two: Two) {
@@ -134,7 +186,7 @@ async fn f_033_places_that_another_server_filled_are_not_filled_again(two: Two) 
         }
         let claims =
             (0..6).map(|n| if n % 2 == 0 { own } else { other }.claim(usual.machine.claim()));
-        let given = futures_util::future::join_all(claims).await;
+        let given = join_all(claims).await;
         let mut held: Vec<_> = given.iter().flatten().map(run).collect();
         // One that another server looked at the agent of at that moment may have been passed over.
         if held.len() < 2 {
