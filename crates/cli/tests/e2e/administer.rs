@@ -1,16 +1,14 @@
-//! The server's administration on its machine, and `ostler issue` against it.
-
-use std::os::unix::fs::PermissionsExt as _;
+//! The server's administration on its machine, and an issue's way through it.
 
 use serde_json::{Value, json};
 
 use crate::rig::{Done, Rig, finish, finish_with_input};
-use crate::server::{http, json_of, machine, register, serve, stop};
+use crate::server::{json_of, machine, register, serve, stop};
 
 const IN_ACME: [&str; 2] = ["--workspace", "acme"];
 
 /// A workspace with an agent; its API token.
-fn acme(rig: &Rig) -> String {
+pub(crate) fn acme(rig: &Rig) -> String {
     let made = json_of(&mut rig.ostler([
         "server",
         "init",
@@ -24,18 +22,18 @@ fn acme(rig: &Rig) -> String {
     made["api_token"].as_str().unwrap().to_owned()
 }
 
-fn admin(rig: &Rig, words: &[&str], args: &[&str]) -> Done {
+pub(crate) fn admin(rig: &Rig, words: &[&str], args: &[&str]) -> Done {
     finish(rig.ostler(["server"]).args(words).args(IN_ACME).args(args))
 }
 
 #[track_caller]
-fn admin_json(rig: &Rig, words: &[&str], args: &[&str]) -> Value {
+pub(crate) fn admin_json(rig: &Rig, words: &[&str], args: &[&str]) -> Value {
     let done = admin(rig, words, &[args, &["--json"]].concat());
     assert_eq!(done.code, Some(0), "{done:?}");
     serde_json::from_str(&done.stdout).unwrap()
 }
 
-fn issue(rig: &Rig, token: &str, args: &[&str]) -> Done {
+pub(crate) fn issue(rig: &Rig, token: &str, args: &[&str]) -> Done {
     finish(rig.ostler(["issue"]).args(args).env("OSTLER_TOKEN", token))
 }
 
@@ -227,38 +225,4 @@ fn an_issue_is_written_assigned_worked_on_and_looked_at() {
         admin_json(&rig, &["task", "list"], &["--state", "canceled", "--agent", "Freya"]);
     assert_eq!(by_state[0]["id"], task);
     stop(server);
-}
-
-#[test]
-fn the_client_takes_its_token_from_where_nobody_else_reads_it() {
-    let rig = Rig::new();
-    let token = acme(&rig);
-    let (server, url) = serve(&rig, &[]);
-    let list = || rig.ostler(["issue", "list"]);
-    let without = finish(&mut list());
-    assert!(without.code == Some(2) && without.stderr.contains("OSTLER_TOKEN"), "{without:?}");
-    let file = rig.scratch.path().join("config/ostler/token");
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(&file, format!("{token}\n")).unwrap();
-    let set_mode =
-        |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-    set_mode(0o644);
-    let open = finish(&mut list());
-    assert!(open.code == Some(2) && open.stderr.contains("chmod 600"), "{open:?}");
-    set_mode(0o600);
-    assert_eq!(finish(&mut list()).code, Some(0));
-    let wrong = issue(&rig, "fat_wrong", &["list"]);
-    assert!(wrong.code == Some(4) && !wrong.stderr.contains("fat_wrong"), "{wrong:?}");
-    let clear = issue(&rig, &token, &["list", "--server", "http://192.0.2.1:4180"]);
-    assert!(clear.code == Some(2) && clear.stderr.contains("in clear"), "{clear:?}");
-    // An id is one part of the path, whatever is in it.
-    let climbs = issue(&rig, &token, &["show", "../agents"]);
-    assert_eq!(climbs.code, Some(4), "{climbs:?}");
-    assert_eq!(
-        http(&url, "GET", "/api/v1/me", &[("Authorization", &format!("Bearer {token}"))], "").0,
-        200
-    );
-    stop(server);
-    let gone = issue(&rig, &token, &["list", "--server", &url]);
-    assert!(gone.code == Some(3) && gone.stderr.contains("hint: "), "{gone:?}");
 }

@@ -20,6 +20,7 @@ mod crash;
 mod endpoint;
 mod follow;
 mod help;
+mod issue;
 mod kill_failed;
 mod lost;
 mod mount;
