@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::rig::{Done, Rig, finish, finish_with_input};
-use crate::server::{json_of, machine, register, serve, stop};
+use crate::server::{http, json_of, machine, register, serve, stop};
 
 const IN_ACME: [&str; 2] = ["--workspace", "acme"];
 
@@ -119,6 +119,52 @@ fn f_037_a_skill_is_made_from_a_folder_and_paths_that_climb_do_not_come_from_lin
     assert_eq!(freya["skills"][0]["name"], "deploy");
     assert_eq!(admin(&rig, &["skill", "remove"], &["--name", "deploy"]).code, Some(0));
     assert_eq!(admin_json(&rig, &["skill", "list"], &[]), json!([]));
+}
+
+/// What begins with a dot is not meant: `.env` has secrets, `.git` has everything.
+#[test]
+fn a_skills_folder_is_taken_without_hidden_files_and_with_text_only() {
+    let rig = Rig::new();
+    acme(&rig);
+    let folder = rig.scratch.path().join("skill");
+    std::fs::create_dir_all(folder.join(".git/objects")).unwrap();
+    std::fs::create_dir_all(folder.join("tools")).unwrap();
+    for file in ["SKILL.md", "tools/run.sh", ".env", "tools/.cache", ".git/config"] {
+        std::fs::write(folder.join(file), "hunter2\n").unwrap();
+    }
+    std::fs::write(folder.join(".git/objects/pack"), [0xff, 0]).unwrap();
+    let args = ["--name", "deploy", folder.to_str().unwrap()];
+    let made = admin(&rig, &["skill", "create"], &[&args[..], &["--json"]].concat());
+    assert_eq!(made.code, Some(0), "{made:?}");
+    assert!(made.stderr.contains("left out 3 files and folders"), "{made:?}");
+    let made: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!(made["files"], json!([{ "path": "tools/run.sh", "content": "hunter2\n" }]));
+    std::fs::write(folder.join("tools/logo.png"), [0xff, 0xd8, 0]).unwrap();
+    let done = admin(&rig, &["skill", "update"], &args);
+    assert_eq!(done.code, Some(2), "{done:?}");
+    for part in ["tools/logo.png", "text files, UTF-8"] {
+        assert!(done.stderr.contains(part), "{done:?}");
+    }
+}
+
+#[test]
+fn f_007_init_makes_a_plain_member_an_administrator() {
+    let rig = Rig::new();
+    acme(&rig);
+    let dev = ["--email", "dev@example.com"];
+    admin_json(&rig, &["user", "create"], &dev);
+    let made = json_of(rig.ostler(["server", "init", "--json"]).args(IN_ACME).args(dev));
+    let users = admin_json(&rig, &["user", "list"], &[]);
+    let dev = users.as_array().unwrap().iter().find(|user| user["email"] == dev[1]).unwrap();
+    assert_eq!(dev["role"], "admin", "{users}");
+    // The token's `admin` means something.
+    let (server, url) = serve(&rig, &[]);
+    let bearer = format!("Bearer {}", made["api_token"].as_str().unwrap());
+    let new = json!({ "email": "new@example.com" }).to_string();
+    let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
+    let (status, answer) = http(&url, "POST", "/api/v1/members", &headers, &new);
+    assert_eq!(status, 201, "{answer}");
+    stop(server);
 }
 
 #[test]
