@@ -30,6 +30,7 @@ mod replayed;
 mod rig;
 mod run;
 mod server;
+mod server_files;
 mod stalled;
 mod storage;
 mod tasks;

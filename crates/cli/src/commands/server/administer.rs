@@ -8,6 +8,7 @@ use camino::Utf8Path;
 use ostler_server::{Admin, AdminFault};
 use serde_json::{Map, Value, json};
 
+use super::Missing;
 use crate::args::JsonFlag;
 use crate::args::administer::{
     AbilityArg, AgentArgs, AgentCommand, AgentFields, AtArgs, FleetTaskCommand, InArgs, KindArg,
@@ -48,13 +49,22 @@ pub(super) async fn perform(
     }
 }
 
-/// Opens the database, does it, closes the database, prints.
+/// Opens the database, which is there, does it, closes the database, prints.
 async fn with<T: Future<Output = Result<Shown, AdminFault>>>(
     context: &Context,
     at: &AtArgs,
     work: impl FnOnce(Admin) -> T,
 ) -> Result<ExitCode, Failure> {
-    let admin = super::admin(context, &at.database).await?;
+    made_or(Missing::Refuse, context, at, work).await
+}
+
+async fn made_or<T: Future<Output = Result<Shown, AdminFault>>>(
+    missing: Missing,
+    context: &Context,
+    at: &AtArgs,
+    work: impl FnOnce(Admin) -> T,
+) -> Result<ExitCode, Failure> {
+    let admin = super::admin(context, &at.database, missing).await?;
     let done = work(admin.clone()).await;
     admin.close().await;
     print(done.map_err(failure)?, at.json)?;
@@ -111,7 +121,7 @@ async fn workspace(context: &Context, command: WorkspaceCommand) -> Result<ExitC
     match command {
         WorkspaceCommand::Create { at, email, name } => {
             let slug = at.workspace;
-            with(context, &at.at, async |admin| {
+            made_or(Missing::Make, context, &at.at, async |admin| {
                 let made = admin.workspace_create(&slug, name.as_deref(), &email).await?;
                 Ok(Shown::One(made))
             })

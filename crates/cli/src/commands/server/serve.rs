@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use camino::Utf8PathBuf;
 use ostler_server::config::Config;
+use ostler_server::lock::LockFile;
 use ostler_server::{FirstStart, Server, StartError, system_clock};
 
 use crate::args::server::ServeArgs;
@@ -55,9 +56,11 @@ async fn serve(context: &Context, config: Config) -> Result<ExitCode, Failure> {
     let mut signals = Signals::listen()?;
     end_at_the_second_signal()?;
     super::make_folder(&super::folder(context))?;
-    let keyring = super::keyring(context, &settings.database)?;
+    let keyring = super::keyring(context, &settings.database, super::Missing::Make)?;
+    let database = settings.database.clone();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    let server = Server::start(settings, keyring, system_clock()).await.map_err(start_failure)?;
+    let server = Server::start(settings, keyring, system_clock()).await;
+    let server = server.map_err(|error| start_failure(error, &database))?;
     let url = format!("{scheme}://{}", server.address());
     let first = server.admin().first_start(WORKSPACE, EMAIL).await.map_err(|error| {
         Failure::new(Code::Failed, "the first workspace could not be made").because(error)
@@ -80,17 +83,22 @@ async fn serve(context: &Context, config: Config) -> Result<ExitCode, Failure> {
     }
     let signal = signals.next().await;
     tracing::info!(signal, "stopping");
-    note.remove();
+    if let Some(note) = note {
+        note.remove();
+    }
     server.stop().await;
     tracing::info!("stopped");
     Ok(Code::Success.into())
 }
 
-fn start_failure(error: StartError) -> Failure {
+fn start_failure(error: StartError, database: &str) -> Failure {
     let hint = match &error {
-        StartError::Database(error) => super::open_hint(error),
+        StartError::Database(error) => super::open_hint(error, database),
         StartError::Listen { .. } => Some("is another server there? --listen ADDR:0 picks a port"),
-        StartError::Tls(_) => None,
+        StartError::Taken { .. } => {
+            Some("stop it first; several servers can share a PostgreSQL database")
+        }
+        StartError::Tls(_) | StartError::Lock { .. } => None,
     };
     let failure = Failure::new(Code::Failed, "the server cannot start").because(error);
     match hint {
@@ -120,21 +128,30 @@ fn greet(url: &str, first: &FirstStart) -> Result<(), Failure> {
 /// `$OSTLER_HOME/server/url`: where programs on this machine find the server.
 struct UrlFile {
     file: Utf8PathBuf,
-    text: String,
+    /// While it is held, no other server writes there.
+    _lock: LockFile,
 }
 
 impl UrlFile {
-    fn write(context: &Context, url: &str) -> Result<Self, Failure> {
+    /// `None` when it is another server's, which lives.
+    fn write(context: &Context, url: &str) -> Result<Option<Self>, Failure> {
         let file = super::folder(context).join("url");
-        let text = format!("{url}\n");
-        let write = || {
+        let write = || -> std::io::Result<_> {
+            let Some(lock) = LockFile::take(&file.with_file_name("url.lock"))? else {
+                return Ok(None);
+            };
             // Under another name first: nobody reads half a line.
             let draft = file.with_file_name(format!("url.{}", std::process::id()));
-            std::fs::File::create(&draft)?.write_all(text.as_bytes())?;
-            std::fs::rename(&draft, &file)
+            std::fs::File::create(&draft)?.write_all(format!("{url}\n").as_bytes())?;
+            std::fs::rename(&draft, &file)?;
+            Ok(Some(lock))
         };
         match write() {
-            Ok(()) => Ok(Self { file, text }),
+            Ok(Some(lock)) => Ok(Some(Self { file, _lock: lock })),
+            Ok(None) => {
+                output::note(&format!("{file} stays with the server that was here first"));
+                Ok(None)
+            }
             Err(error) => {
                 Err(Failure::new(Code::Failed, format!("{file} could not be written"))
                     .because(error))
@@ -142,11 +159,8 @@ impl UrlFile {
         }
     }
 
-    /// Unless another server has written its own meanwhile.
     fn remove(self) {
-        if std::fs::read_to_string(&self.file).is_ok_and(|text| text == self.text) {
-            // What stays behind leads to an address where nobody answers.
-            let _ = std::fs::remove_file(&self.file);
-        }
+        // What stays behind leads to an address where nobody answers.
+        let _ = std::fs::remove_file(&self.file);
     }
 }
