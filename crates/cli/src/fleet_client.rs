@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::time::Duration;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use ostler_server::secrets::Secret;
 use reqwest::{Client, Method, StatusCode, Url};
 use serde_json::Value;
@@ -184,12 +184,17 @@ fn server_url(context: &Context, args: &ClientArgs) -> Result<Url, Failure> {
     }
 }
 
+/// Where a token is when nobody says.
+pub(crate) fn token_file(context: &Context) -> Utf8PathBuf {
+    context.paths.config_file.with_file_name(TOKEN_FILE)
+}
+
 fn token(context: &Context, args: &ClientArgs) -> Result<String, Failure> {
     let said = context.env.get_os(TOKEN_ENV).and_then(|token| token.to_str());
     if let Some(token) = said.map(str::trim).filter(|token| !token.is_empty()) {
         return Ok(token.to_owned());
     }
-    let beside = context.paths.config_file.with_file_name(TOKEN_FILE);
+    let beside = token_file(context);
     let file = args.token_file.as_deref().unwrap_or(&beside);
     if args.token_file.is_none() && !file.exists() {
         return Err(Failure::new(Code::Usage, "there is no token").hint(format!(

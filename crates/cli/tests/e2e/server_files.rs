@@ -1,5 +1,7 @@
 //! Which files the server and its commands make, share and leave alone: database, secret key, `server/url`.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use rustix::process::Signal;
 
 use crate::rig::{Rig, Running, finish};
@@ -108,4 +110,36 @@ fn no_secret_key_is_made_beside_a_database_that_is_there() {
     let list = ["server", "workspace", "list"];
     let done = finish(rig.ostler(list).env("OSTLER_SECRET_KEY", text.trim()));
     assert_eq!(done.code, Some(0), "{done:?}");
+}
+
+/// The greeting's commands are run as they are printed.
+#[test]
+fn what_the_first_start_tells_to_do_next_works_for_a_database_of_ones_own() {
+    let rig = Rig::new();
+    let folder = rig.scratch.path().join("own folder");
+    std::fs::create_dir(&folder).unwrap();
+    let database = format!("sqlite:{}", folder.join("o.db").display());
+    let config = folder.join("server.toml");
+    std::fs::write(&config, "[limits]\nclaim = 7\n").unwrap();
+    let flags = ["--database", &database, "--config", config.to_str().unwrap()];
+    let (server, _) = serve(&rig, &flags);
+    server.prints("ostler issue create");
+    let shown = stop(server).stdout;
+    let token_file = rig.scratch.path().join("config/ostler/token");
+    assert!(shown.contains(token_file.to_str().unwrap()), "{shown}");
+    assert!(!shown.contains("On other machines"), "{shown}");
+    let token = shown.lines().find(|line| line.trim().starts_with("fat_")).unwrap().trim();
+    std::fs::create_dir_all(token_file.parent().unwrap()).unwrap();
+    std::fs::write(&token_file, token).unwrap();
+    std::fs::set_permissions(&token_file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let (server, _) = serve(&rig, &flags);
+    let steps: Vec<_> =
+        shown.lines().map(str::trim).filter(|it| it.starts_with("ostler ")).collect();
+    assert_eq!(steps.len(), 3, "{shown}");
+    for step in steps {
+        let mut shell = rig.scratch.command("sh");
+        let done = finish(shell.args(["-c", step]));
+        assert_eq!(done.code, Some(0), "{step}: {done:?}");
+    }
+    stop(server);
 }

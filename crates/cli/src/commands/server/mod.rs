@@ -2,6 +2,7 @@
 
 mod administer;
 mod copy;
+mod greeting;
 mod init;
 mod serve;
 

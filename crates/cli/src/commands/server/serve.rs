@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use camino::Utf8PathBuf;
 use ostler_server::config::Config;
 use ostler_server::lock::LockFile;
-use ostler_server::{FirstStart, Server, StartError, system_clock};
+use ostler_server::{Server, StartError, system_clock};
 
-use crate::args::server::ServeArgs;
+use super::greeting::{Here, greet};
+use crate::args::server::{DatabaseArgs, ServeArgs};
 use crate::context::{Context, block_on_cores};
 use crate::error::{Code, Failure};
 use crate::signals::{Signals, end_at_the_second_signal};
@@ -23,8 +24,9 @@ pub(super) fn perform(context: &Context, args: ServeArgs) -> Result<ExitCode, Fa
     logging::start(None)?;
     allow_many_connections();
     let mut config = super::config(context, &args.database)?;
+    let database = args.database.clone();
     take_flags(&mut config, args);
-    block_on_cores(serve(context, config))
+    block_on_cores(serve(context, config, &database))
 }
 
 /// Each connection is an open file, and the usual limit is 1,024 until somebody asks for more.
@@ -51,13 +53,18 @@ fn take_flags(config: &mut Config, args: ServeArgs) {
     config.tls_key = args.tls_key.or(config.tls_key.take());
 }
 
-async fn serve(context: &Context, config: Config) -> Result<ExitCode, Failure> {
+async fn serve(
+    context: &Context,
+    config: Config,
+    flags: &DatabaseArgs,
+) -> Result<ExitCode, Failure> {
     let settings = config.finish().map_err(super::config_failure)?;
     let mut signals = Signals::listen()?;
     end_at_the_second_signal()?;
     super::make_folder(&super::folder(context))?;
     let keyring = super::keyring(context, &settings.database, super::Missing::Make)?;
     let database = settings.database.clone();
+    let is_behind_proxy = !settings.proxies.is_empty();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let server = Server::start(settings, keyring, system_clock()).await;
     let server = server.map_err(|error| start_failure(error, &database))?;
@@ -75,8 +82,15 @@ async fn serve(context: &Context, config: Config) -> Result<ExitCode, Failure> {
         }
     };
     output::note(&format!("listening on {url}"));
+    let here = Here {
+        url: &url,
+        address: server.address(),
+        is_noted: note.is_some(),
+        is_behind_proxy,
+        database: flags,
+    };
     if let Some(first) = first
-        && let Err(failure) = greet(&url, &first)
+        && let Err(failure) = greet(context, &here, &first)
     {
         // It serves all the same; another token can be made.
         crate::error::tell(&failure);
@@ -105,24 +119,6 @@ fn start_failure(error: StartError, database: &str) -> Failure {
         Some(hint) => failure.hint(hint),
         None => failure,
     }
-}
-
-/// The one time that the token is shown.
-fn greet(url: &str, first: &FirstStart) -> Result<(), Failure> {
-    let FirstStart { workspace, email, token, days } = first;
-    output::line(&format!(
-        "This server is new. It has the workspace `{workspace}` and the administrator `{email}`.\n\n\
-         The administrator's token, valid for {days} days and shown only now:\n\n    {token}\n\n\
-         Next, in another terminal:\n  \
-         1. keep the token where `ostler issue` finds it: in OSTLER_TOKEN, or in\n     \
-         ~/.config/ostler/token, which only you may read. Elsewhere also OSTLER_SERVER_URL={url}\n  \
-         2. make an agent, and a token for the machine that will run it:\n       \
-         ostler server agent create --workspace {workspace} --name Freya --provider claude_code\n       \
-         ostler server token create --workspace {workspace} --user {email} \
-         --name laptop --days 90 --kind daemon\n  \
-         3. give it work:\n       \
-         ostler issue create \"Fix the failing test\" --assign Freya"
-    ))
 }
 
 /// `$OSTLER_HOME/server/url`: where programs on this machine find the server.
