@@ -34,6 +34,30 @@ pub(crate) struct AssigneeArgs {
     pub(crate) nobody: bool,
 }
 
+/// A new issue.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// What is to be done, in a line
+    pub(crate) title: String,
+    /// More about it, in Markdown
+    #[arg(long, value_name = "TEXT", conflicts_with = "description_file")]
+    pub(crate) description: Option<String>,
+    /// A file with more about it, in Markdown, or `-`
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) description_file: Option<Utf8PathBuf>,
+    /// What must hold in the end; may be given several times
+    #[arg(long = "criterion", value_name = "TEXT")]
+    pub(crate) criteria: Vec<String>,
+    /// none, low, medium, high or urgent
+    #[arg(long, value_name = "WORD")]
+    pub(crate) priority: Option<String>,
+    /// The agent that does it, by its name
+    #[arg(long, value_name = "AGENT")]
+    pub(crate) assign: Option<String>,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+}
+
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  \
 ostler issue create \"Fix the redirect\" --assign Freya\n  \
@@ -44,27 +68,7 @@ OSTLER_SERVER_URL    the server\n  \
 OSTLER_TOKEN         the token, which is never an argument: others see those")]
 pub(crate) enum IssueCommand {
     /// Write an issue; assigning it to an agent queues a task
-    Create {
-        /// What is to be done, in a line
-        title: String,
-        /// More about it, in Markdown
-        #[arg(long, value_name = "TEXT", conflicts_with = "description_file")]
-        description: Option<String>,
-        /// A file with more about it, in Markdown, or `-`
-        #[arg(long, value_name = "FILE|-")]
-        description_file: Option<Utf8PathBuf>,
-        /// What must hold in the end; may be given several times
-        #[arg(long = "criterion", value_name = "TEXT")]
-        criteria: Vec<String>,
-        /// none, low, medium, high or urgent
-        #[arg(long, value_name = "WORD")]
-        priority: Option<String>,
-        /// The agent that does it, by its name
-        #[arg(long, value_name = "AGENT")]
-        assign: Option<String>,
-        #[command(flatten)]
-        client: ClientArgs,
-    },
+    Create(CreateArgs),
     /// List issues, the newest activity first
     List {
         /// In these only: backlog, todo, in_progress, in_review, on_hold, done, canceled

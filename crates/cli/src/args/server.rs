@@ -6,10 +6,7 @@ use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 
 use super::JsonFlag;
-use super::administer::{
-    AgentCommand, FleetTaskCommand, RuntimeCommand, SkillCommand, TokenCommand, UserCommand,
-    WorkspaceCommand,
-};
+use super::administer::AdministerCommand;
 
 #[derive(Debug, Args)]
 #[command(
@@ -113,25 +110,6 @@ pub(crate) enum ServerCommand {
         #[command(flatten)]
         json: JsonFlag,
     },
-    /// Workspaces: a team's issues, agents and machines
-    #[command(subcommand)]
-    Workspace(WorkspaceCommand),
-    /// People of a workspace
-    #[command(subcommand)]
-    User(UserCommand),
-    /// Agents: who work on issues
-    #[command(subcommand)]
-    Agent(AgentCommand),
-    /// Skills: documents that go with an agent's tasks
-    #[command(subcommand)]
-    Skill(SkillCommand),
-    /// Tokens of machines, people and programs
-    #[command(subcommand)]
-    Token(TokenCommand),
-    /// Runtimes: agent CLIs on machines
-    #[command(subcommand)]
-    Runtime(RuntimeCommand),
-    /// Tasks: look, cancel, run again, decide
-    #[command(subcommand)]
-    Task(FleetTaskCommand),
+    #[command(flatten)]
+    Administer(AdministerCommand),
 }

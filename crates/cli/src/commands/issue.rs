@@ -8,12 +8,13 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use crate::args::JsonFlag;
-use crate::args::issue::{AssigneeArgs, ClientArgs, IssueCommand};
+use crate::args::issue::{AssigneeArgs, ClientArgs, CreateArgs, IssueCommand};
 use crate::context::{Context, block_on};
 use crate::error::{Code, Failure};
 use crate::fleet_client::Fleet;
 use crate::output::{self, PLAIN};
 use crate::table::{self, Column};
+use crate::text_file;
 
 /// Comments that are shown with an issue.
 const COMMENTS_MAX: usize = 1_000;
@@ -43,44 +44,17 @@ pub(crate) fn perform(context: &Context, command: IssueCommand) -> Result<ExitCo
             IssueCommand::Comment { issue, text, client } => {
                 comment(context, &issue, &text, &client).await
             }
-            create @ IssueCommand::Create { .. } => self::create(context, create).await,
+            IssueCommand::Create(create) => self::create(context, create).await,
         }
     })
 }
 
-fn read(file: &Utf8Path) -> Result<String, Failure> {
-    use std::io::Read as _;
-    let cannot =
-        |error| Failure::new(Code::Usage, format!("{file} cannot be read as text")).because(error);
-    let input: Box<dyn std::io::Read> = if file == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(file).map_err(cannot)?)
-    };
-    let mut text = String::new();
-    input.take(TEXT_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
-    if text.len() as u64 > TEXT_BYTES_MAX {
-        return Err(Failure::new(Code::Usage, format!("{file} has more than 1 MiB")));
-    }
-    Ok(text)
-}
-
-async fn create(context: &Context, command: IssueCommand) -> Result<ExitCode, Failure> {
-    let IssueCommand::Create {
-        title,
-        description,
-        description_file,
-        criteria,
-        priority,
-        assign,
-        client,
-    } = command
-    else {
-        return Err(Failure::new(Code::Bug, "this creates no issue"));
-    };
+async fn create(context: &Context, create: CreateArgs) -> Result<ExitCode, Failure> {
+    let CreateArgs { title, description, description_file, criteria, priority, assign, client } =
+        create;
     let fleet = Fleet::of(context, &client)?;
     let description = match description_file {
-        Some(file) => Some(read(&file)?),
+        Some(file) => Some(text_file::read(&file, TEXT_BYTES_MAX)?),
         None => description,
     };
     let mut body = Map::new();
@@ -203,7 +177,11 @@ async fn comment(
     client: &ClientArgs,
 ) -> Result<ExitCode, Failure> {
     let fleet = Fleet::of(context, client)?;
-    let said = if said == "-" { read(Utf8Path::new("-"))? } else { said.to_owned() };
+    let said = if said == "-" {
+        text_file::read(Utf8Path::new("-"), TEXT_BYTES_MAX)?
+    } else {
+        said.to_owned()
+    };
     let body = json!({ "body": markdown_to_html(&said) });
     let made = fleet.call(Method::POST, &["issues", issue, "comments"], Some(&body)).await?;
     if client.json.json {

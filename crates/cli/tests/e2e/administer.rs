@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::{Done, Rig, finish, finish_with_input};
+use crate::rig::{Done, Rig, Running, finish, finish_with_input};
 use crate::server::{http, json_of, machine, register, serve, stop};
 
 const IN_ACME: [&str; 2] = ["--workspace", "acme"];
@@ -92,8 +92,21 @@ fn agents_are_made_changed_paused_and_archived() {
     admin_json(&rig, &["agent", "archive"], &freya);
     assert_eq!(admin_json(&rig, &["agent", "list"], &[]), json!([]));
     assert_eq!(admin_json(&rig, &["agent", "list"], &["--archived"])[0]["name"], "Freya");
-    let done = admin(&rig, &["agent", "create"], &["--name", "X"]);
-    assert_eq!(done.code, Some(2), "{done:?}");
+    let shown = admin_json(&rig, &["agent", "show"], &freya);
+    assert!(shown["archived_at"].is_string(), "an archived one is shown: {shown}");
+    assert_eq!(admin(&rig, &["agent", "pause"], &freya).code, Some(4), "but not changed");
+    let back = admin_json(&rig, &["agent", "restore"], &freya);
+    assert_eq!((&back["id"], &back["archived_at"]), (&shown["id"], &Value::Null));
+    let again = admin(&rig, &["agent", "restore"], &freya);
+    assert!(again.code == Some(4) && again.stderr.contains("no archived agent"), "{again:?}");
+    let made = admin_json(&rig, &["agent", "create"], &["--name", "X"]);
+    assert_eq!(made["provider"], "claude_code");
+    let listed = admin_json(&rig, &["agent", "list"], &["--name", "X"]);
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &made["id"]));
+    for command in [&["agent", "update", "--name", "X"][..], &["workspace", "update"]] {
+        let done = admin(&rig, command, &[]);
+        assert!(done.code == Some(2) && done.stderr.contains("nothing to change"), "{done:?}");
+    }
     let done = admin(&rig, &["agent", "show"], &["--name", "Nobody"]);
     assert!(done.code == Some(4) && done.stderr.contains("\"Nobody\""), "{done:?}");
     let done = finish(&mut rig.ostler(["server", "agent", "list", "--workspace", "other"]));
@@ -164,6 +177,97 @@ fn f_007_init_makes_a_plain_member_an_administrator() {
     let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
     let (status, answer) = http(&url, "POST", "/api/v1/members", &headers, &new);
     assert_eq!(status, 201, "{answer}");
+    stop(server);
+}
+
+#[test]
+fn what_is_secret_of_an_agent_comes_from_files_and_is_not_repeated() {
+    let rig = Rig::new();
+    acme(&rig);
+    let (env, mcp) = (rig.scratch.path().join("env"), rig.scratch.path().join("mcp.json"));
+    std::fs::write(&env, "# for deploys\n\nAPI_KEY=hunter2=\nREGION=eu\n").unwrap();
+    std::fs::write(&mcp, r#"{"search": {"command": "mcp-hunter2"}}"#).unwrap();
+    let files = ["--env-file", env.to_str().unwrap(), "--mcp-config", mcp.to_str().unwrap()];
+    let update = |args: &[&str]| admin(&rig, &["agent", "update", "--name", "Freya"], args);
+    let done = update(&[&files[..], &["--json"]].concat());
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let made: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(made["custom_env_keys"], json!(["API_KEY", "REGION"]));
+    assert_eq!(made["mcp_servers"], json!(["search"]));
+    assert!(!done.stdout.contains("hunter2"), "{done:?}");
+    std::fs::write(&env, "REGION\n").unwrap();
+    let made = update(&["--env-file", env.to_str().unwrap(), "--json"]);
+    let made: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!(made["custom_env_keys"], json!(["API_KEY"]), "the rest stays");
+    std::fs::write(&mcp, "{\"search\": hunter2}").unwrap();
+    let done = update(&files);
+    assert!(done.code == Some(2) && done.stderr.contains("line 1, column"), "{done:?}");
+    assert!(!done.stderr.contains("hunter2"), "{done:?}");
+}
+
+#[test]
+fn f_050_f_051_repositories_are_put_on_the_list_and_taken_off() {
+    let rig = Rig::new();
+    acme(&rig);
+    let url = "https://github.com/acme/api.git";
+    let made = admin_json(&rig, &["repository", "add"], &[url]);
+    assert_eq!((&made["name"], &made["url"]), (&json!("acme-api"), &json!(url)));
+    let table = admin(&rig, &["repository", "list"], &[]).stdout;
+    assert!(table.contains("acme-api") && table.contains(url), "{table}");
+    let bad = admin(&rig, &["repository", "add"], &["https://me:hunter2@github.com/acme/web"]);
+    assert!(bad.code == Some(2) && !bad.stderr.contains("hunter2"), "{bad:?}");
+    let done = admin(&rig, &["repository", "remove", &made["id"].to_string()], &[]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(admin_json(&rig, &["repository", "list"], &[]), json!([]));
+}
+
+/// A machine with a task that runs; its id, lease and the machine's token.
+fn running_task(rig: &Rig, url: &str, token: &str) -> (String, String, String) {
+    let made = issue(rig, token, &["create", "Count", "--assign", "Freya"]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let args = ["--user", "boss@example.com", "--name", "lap", "--days", "3", "--kind", "daemon"];
+    let machine_token = admin_json(rig, &["token", "create"], &args);
+    let machine_token = machine_token["token"].as_str().unwrap().to_owned();
+    assert_eq!(register(url, &machine_token), 201);
+    let claim = json!({ "daemon_id": "m-1" });
+    let (_, claimed) = machine(url, &machine_token, "tasks/claim", "", &claim).unwrap();
+    let text = |name: &str| claimed["data"][name].as_str().unwrap().to_owned();
+    let (task, lease) = (text("id"), text("lease_token"));
+    let start = machine(url, &machine_token, &format!("tasks/{task}/start"), &lease, &json!({}));
+    assert_eq!(start.unwrap().0, 200);
+    (task, lease, machine_token)
+}
+
+#[test]
+fn f_071_what_a_task_printed_is_shown_and_followed_to_its_end() {
+    let rig = Rig::new();
+    let token = acme(&rig);
+    let (server, url) = serve(&rig, &[]);
+    let (task, lease, machine_token) = running_task(&rig, &url, &token);
+    let call = |what: &str, body: Value| {
+        let path = format!("tasks/{task}/{what}");
+        machine(&url, &machine_token, &path, &lease, &body).unwrap().0
+    };
+    let lines = json!({ "messages": [
+        { "seq": 1, "type": "assistant", "content": "I count.\nNow." },
+        { "seq": 2, "type": "tool_use", "tool": "Bash", "payload": { "command": "ls" } },
+        { "seq": 3, "type": "tool_result", "content": "a\nb\u{1b}[2J" },
+    ] });
+    assert_eq!(call("messages", lines), 202);
+    let shown = admin(&rig, &["task", "logs", &task], &[]);
+    let expected = "I count.\nNow.\n⏺ Bash {\"command\":\"ls\"}\n  ⎿ a\n    b\\u{1b}[2J\n";
+    assert_eq!((shown.code, shown.stdout.as_str()), (Some(0), expected), "{shown:?}");
+    let mut follow = rig.ostler(["server", "task", "logs", &task, "--follow", "--json"]);
+    let follow = Running::start(follow.args(IN_ACME));
+    follow.prints("I count.");
+    let last = json!({ "messages": [{ "seq": 4, "type": "stderr", "content": "two" }] });
+    assert_eq!(call("messages", last), 202);
+    follow.prints("\"two\"");
+    assert_eq!(call("complete", json!({ "result": {} })), 200);
+    let done = follow.finish();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let seqs: Vec<_> = done.json_lines().iter().map(|line| line["seq"].as_i64()).collect();
+    assert_eq!(seqs, [Some(1), Some(2), Some(3), Some(4)]);
     stop(server);
 }
 

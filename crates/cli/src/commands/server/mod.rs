@@ -42,7 +42,7 @@ pub(crate) fn perform(context: &Context, args: ServerArgs) -> Result<ExitCode, F
         Some(ServerCommand::Import { file, database, json }) => {
             block_on(copy::import(context, &database, &file, json))
         }
-        Some(command) => block_on(administer::perform(context, command)),
+        Some(ServerCommand::Administer(command)) => block_on(administer::perform(context, command)),
     }
 }
 
