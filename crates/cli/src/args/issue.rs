@@ -11,9 +11,9 @@ pub(crate) struct ClientArgs {
     /// The server [default: the one that runs here, else http://127.0.0.1:4180]
     #[arg(long, value_name = "URL", env = "OSTLER_SERVER_URL", hide_env_values = true)]
     pub(crate) server: Option<String>,
-    /// A file with the token that only you can read, when OSTLER_TOKEN has none
-    /// [default: token beside config.toml]
-    #[arg(long, value_name = "FILE", env = "OSTLER_TOKEN_FILE", hide_env_values = true)]
+    /// A file with the token that only you can read [default: OSTLER_TOKEN, else the file of
+    /// OSTLER_TOKEN_FILE, else token beside config.toml]
+    #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<Utf8PathBuf>,
     #[command(flatten)]
     pub(crate) json: JsonFlag,
@@ -65,7 +65,8 @@ ostler issue list --status todo,in_progress\n  \
 ostler issue comment ACME-12 \"Please keep the old address working.\"\n\n\
 Environment:\n  \
 OSTLER_SERVER_URL    the server\n  \
-OSTLER_TOKEN         the token, which is never an argument: others see those")]
+OSTLER_TOKEN         the token, which is never an argument: others see those\n  \
+OSTLER_TOKEN_FILE    a file with the token, when OSTLER_TOKEN has none")]
 pub(crate) enum IssueCommand {
     /// Write an issue; assigning it to an agent queues a task
     Create(CreateArgs),
@@ -74,7 +75,7 @@ pub(crate) enum IssueCommand {
         /// In these only: backlog, todo, in_progress, in_review, on_hold, done, canceled
         #[arg(long, value_name = "STATUS[,…]")]
         status: Option<String>,
-        /// Of `me`, `none`, or an agent by its name
+        /// Of `me`, `none`, an agent by its name, or a person by e-mail address
         #[arg(long, value_name = "WHO")]
         assignee: Option<String>,
         /// How many at most

@@ -37,7 +37,7 @@ pub(crate) struct ServerArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Where to listen; port 0 picks one [default: 127.0.0.1:4180]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub(crate) listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) database: DatabaseArgs,
@@ -50,9 +50,15 @@ pub(crate) struct ServeArgs {
     /// Proxies in front that do TLS; only their forwarding headers are believed
     #[arg(long, value_name = "IP[,IP…]", value_delimiter = ',')]
     pub(crate) behind_proxy: Vec<IpAddr>,
-    /// Serve /metrics there [default: nowhere]
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Serve /metrics there; port 0 picks one [default: nowhere]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub(crate) metrics_listen: Option<SocketAddr>,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "an IP address and a port are needed, as 127.0.0.1:4180 or [::1]:4180".to_owned()
+    })
 }
 
 /// Which database, for every command of the server.

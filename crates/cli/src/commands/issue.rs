@@ -18,6 +18,8 @@ use crate::text_file;
 
 /// Comments that are shown with an issue.
 const COMMENTS_MAX: usize = 1_000;
+/// Deliveries that are shown with an issue.
+const DELIVERIES_MAX: usize = 1_000;
 /// Agents and members that are looked through for a name.
 const NAMES_MAX: usize = 10_000;
 /// The longest text that is read from a file.
@@ -103,6 +105,7 @@ async fn list(
     let assignee = match assignee {
         None => None,
         Some(word @ ("me" | "none")) => Some(word.to_owned()),
+        Some(email) if email.contains('@') => Some(format!("user:{}", user(&fleet, email).await?)),
         Some(name) => Some(format!("agent:{}", agent(&fleet, name).await?)),
     };
     let mut query = Vec::new();
@@ -121,8 +124,10 @@ async fn show(context: &Context, issue: &str, client: &ClientArgs) -> Result<Exi
     let fleet = Fleet::of(context, client)?;
     let mut found = fleet.call(Method::GET, &["issues", issue], None).await?;
     let comments = fleet.list(&["issues", issue, "comments"], &[], COMMENTS_MAX).await?;
+    let deliveries = fleet.list(&["issues", issue, "deliveries"], &[], DELIVERIES_MAX).await?;
     if client.json.json {
         if let Some(found) = found.as_object_mut() {
+            found.insert("deliveries".to_owned(), deliveries.into());
             found.insert("comments".to_owned(), comments.into());
         }
         output::json_pretty(&found)?;
@@ -135,6 +140,16 @@ async fn show(context: &Context, issue: &str, client: &ClientArgs) -> Result<Exi
     let description = take(&mut found);
     table::record(&found)?;
     text(&description)?;
+    if !deliveries.is_empty() {
+        output::line(&format!("\n\x1b[1mhanded back{PLAIN}"))?;
+    }
+    for delivery in &deliveries {
+        let of = |name: &str| delivery.get(name).and_then(Value::as_str).unwrap_or_default();
+        let words = [of("type"), of("state"), of("title"), of("reference"), of("url")];
+        let words = words.map(|word| output::safe(word).into_owned());
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        output::line(&words.join("  "))?;
+    }
     for comment in &comments {
         let of = |pointer: &str| {
             output::safe(comment.pointer(pointer).and_then(Value::as_str).unwrap_or_default())

@@ -263,7 +263,30 @@ fn f_071_what_a_task_printed_is_shown_and_followed_to_its_end() {
     let last = json!({ "messages": [{ "seq": 4, "type": "stderr", "content": "two" }] });
     assert_eq!(call("messages", last), 202);
     follow.prints("\"two\"");
-    assert_eq!(call("complete", json!({ "result": {} })), 200);
+    let await_body = json!({ "waiting_for": "approval", "summary": "Deploy?" });
+    assert_eq!(call("await", await_body), 200);
+    let waiting = admin(&rig, &["task", "show", &task], &[]).stdout;
+    assert!(waiting.contains("waiting for approval, summary Deploy?, since "), "{waiting}");
+    let resumed = json!({ "daemon_id": "m-1" });
+    let path = format!("tasks/{task}/resume");
+    let (status, resumed) = machine(&url, &machine_token, &path, "", &resumed).unwrap();
+    assert_eq!(status, 200, "{resumed}");
+    let lease = resumed["lease_token"].as_str().unwrap();
+    let artifact = json!({ "type": "pull_request", "url": "https://github.com/acme/api/pull/7",
+        "title": "Count", "state": "open" });
+    let usage = json!({ "input_tokens": 12, "output_tokens": 3, "cost_micros": 1_500_000 });
+    let result = json!({ "result": { "summary": "I counted.\nTwo.", "usage": usage,
+        "artifacts": [artifact] } });
+    let path = format!("tasks/{task}/complete");
+    assert_eq!(machine(&url, &machine_token, &path, lease, &result).unwrap().0, 200);
+    let shown = admin(&rig, &["task", "show", &task], &[]).stdout;
+    for part in ["input tokens 12, output tokens 3", "cost $1.5000", "\nI counted.\nTwo.\n"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains('{'), "no JSON: {shown}");
+    let shown = issue(&rig, &token, &["show", "ACME-1"]).stdout;
+    let pull = "pull_request  open  Count  https://github.com/acme/api/pull/7\n";
+    assert!(shown.contains(pull) && !shown.contains('{'), "{shown}");
     let done = follow.finish();
     assert_eq!(done.code, Some(0), "{done:?}");
     let seqs: Vec<_> = done.json_lines().iter().map(|line| line["seq"].as_i64()).collect();

@@ -82,6 +82,9 @@ async fn serve(
         }
     };
     output::note(&format!("listening on {url}"));
+    if let Some(address) = server.metrics_address() {
+        output::note(&format!("metrics on http://{address}/metrics"));
+    }
     let here = Here {
         url: &url,
         address: server.address(),
