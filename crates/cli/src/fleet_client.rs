@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::time::Duration;
 
-use camino::Utf8Path;
+use camino::{Utf8Path, Utf8PathBuf};
 use ostler_server::secrets::Secret;
 use reqwest::{Client, Method, StatusCode, Url};
 use serde_json::Value;
@@ -20,6 +20,8 @@ use crate::error::{Code, Failure};
 
 /// The variable with the token.
 const TOKEN_ENV: &str = "OSTLER_TOKEN";
+/// The variable with the name of a file with the token.
+const TOKEN_FILE_ENV: &str = "OSTLER_TOKEN_FILE";
 /// The file with the token, beside the configuration.
 const TOKEN_FILE: &str = "token";
 /// Where a server is when nobody says.
@@ -46,14 +48,17 @@ impl Fleet {
         let url = server_url(context, args)?;
         let token = Secret::new(token(context, args)?);
         ostler_server::use_ring();
-        let client = Client::builder()
+        let mut client = Client::builder()
             .timeout(REQUEST_WAIT_MAX)
             // A token follows nobody to another address.
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| {
-                Failure::new(Code::Failed, "there is no HTTP client").because(error)
-            })?;
+            .redirect(reqwest::redirect::Policy::none());
+        if url.scheme() == "http" {
+            // A proxy would read it; through TLS it sees only where it goes.
+            client = client.no_proxy();
+        }
+        let client = client.build().map_err(|error| {
+            Failure::new(Code::Failed, "there is no HTTP client").because(error)
+        })?;
         Ok(Self { client, url, token })
     }
 
@@ -64,7 +69,8 @@ impl Fleet {
         path: &[&str],
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
-        let mut answer = self.ask(method, self.at(path)?, body).await?;
+        let asked = self.ask(method, self.at(path)?, body).await;
+        let mut answer = asked.map_err(|refusal| refusal.about(path))?;
         Ok(answer.get_mut("data").map(Value::take).unwrap_or_default())
     }
 
@@ -82,7 +88,8 @@ impl Fleet {
                 .extend_pairs(query)
                 .append_pair("per_page", &limit.min(100).to_string())
                 .append_pair("page", &page.to_string());
-            let mut answer = self.ask(Method::GET, url, None).await?;
+            let asked = self.ask(Method::GET, url, None).await;
+            let mut answer = asked.map_err(|refusal| refusal.about(path))?;
             if let Some(Value::Array(entries)) = answer.get_mut("data") {
                 all.append(entries);
             }
@@ -96,7 +103,9 @@ impl Fleet {
 
     /// Who asks: `GET /me`, which has no envelope.
     pub(crate) async fn me(&self) -> Result<Value, Failure> {
-        self.ask(Method::GET, self.at(&["me"])?, None).await
+        let path = ["me"];
+        let asked = self.ask(Method::GET, self.at(&path)?, None).await;
+        asked.map_err(|refusal| refusal.about(&path))
     }
 
     fn at(&self, path: &[&str]) -> Result<Url, Failure> {
@@ -109,48 +118,86 @@ impl Fleet {
         Ok(url)
     }
 
-    async fn ask(&self, method: Method, url: Url, body: Option<&Value>) -> Result<Value, Failure> {
+    async fn ask(&self, method: Method, url: Url, body: Option<&Value>) -> Result<Value, Refusal> {
         let mut request = self.client.request(method, url).bearer_auth(self.token.expose());
         if let Some(body) = body {
             request = request.json(body);
         }
-        let unreachable = |error: reqwest::Error| {
-            let heading = format!("the server at {} does not answer", self.url);
-            Failure::new(Code::Unreachable, heading)
-                .because(error.without_url())
-                .hint("is it running there? --server URL or OSTLER_SERVER_URL names another")
-        };
+        let unreachable = |error: reqwest::Error| Refusal::Other(self.unreachable(error));
         let mut answer = request.send().await.map_err(unreachable)?;
         let mut bytes = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
             bytes.extend_from_slice(&chunk);
             if bytes.len() > ANSWER_BYTES_MAX {
-                return Err(Failure::new(Code::Failed, "the server's answer is too long"));
+                let heading = "the server's answer is too long";
+                return Err(Refusal::Other(Failure::new(Code::Failed, heading)));
             }
         }
         let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         if answer.status().is_success() {
             return Ok(value);
         }
-        Err(refusal(answer.status(), &value))
+        Err(Refusal::Status(answer.status(), value))
+    }
+
+    fn unreachable(&self, error: reqwest::Error) -> Failure {
+        let hint = if is_about_certificate(&error) {
+            "it answers with a certificate that this machine does not trust; SSL_CERT_FILE names a file with its \
+             authority's, PEM"
+        } else {
+            "is it running there? --server URL or OSTLER_SERVER_URL names another"
+        };
+        let heading = format!("the server at {} does not answer", self.url);
+        Failure::new(Code::Unreachable, heading).because(error.without_url()).hint(hint)
     }
 }
 
-fn refusal(status: StatusCode, body: &Value) -> Failure {
-    let message = body.get("message").and_then(Value::as_str);
-    let message = message.map_or_else(
-        || format!("the server answered {status}; is it an Ostler server?"),
-        |message| crate::output::safe(message).into_owned(),
-    );
-    let code = match status.as_u16() {
-        401 | 403 | 404 | 409 => Code::Refused,
-        400 | 422 => Code::Usage,
-        _ => Code::Failed,
-    };
-    let failure = Failure::new(code, message);
-    match status.as_u16() {
-        401 => failure.hint("put a token of the kind api into OSTLER_TOKEN or the token file"),
-        _ => failure,
+/// The error itself has no kind for it.
+fn is_about_certificate(error: &reqwest::Error) -> bool {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if error.to_string().contains("certificate") {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Why there is no answer.
+enum Refusal {
+    Status(StatusCode, Value),
+    Other(Failure),
+}
+
+impl Refusal {
+    /// For a person, who asked about that.
+    fn about(self, path: &[&str]) -> Failure {
+        let (status, body) = match self {
+            Self::Status(status, body) => (status, body),
+            Self::Other(failure) => return failure,
+        };
+        let message = body.get("message").and_then(Value::as_str);
+        let message = match (status.as_u16(), message, path) {
+            (404, Some(_), ["issues", issue, ..]) => {
+                format!("there is no issue {}", crate::output::safe(issue))
+            }
+            (_, Some(message), _) => crate::output::safe(message).into_owned(),
+            (_, None, _) => format!("the server answered {status}; is it an Ostler server?"),
+        };
+        let code = match status.as_u16() {
+            401 | 403 | 404 | 409 => Code::Refused,
+            400 | 422 => Code::Usage,
+            _ => Code::Failed,
+        };
+        let failure = Failure::new(code, message);
+        match (status.as_u16(), body.get("retry_after").and_then(Value::as_u64)) {
+            (401, _) => {
+                failure.hint("put a token of the kind api into OSTLER_TOKEN or the token file")
+            }
+            (429, Some(seconds)) => failure.hint(format!("ask again in {seconds} s")),
+            _ => failure,
+        }
     }
 }
 
@@ -181,19 +228,33 @@ fn server_url(context: &Context, args: &ClientArgs) -> Result<Url, Failure> {
     }
 }
 
+/// Where a token is when nobody says.
+pub(crate) fn token_file(context: &Context) -> Utf8PathBuf {
+    context.paths.config_file.with_file_name(TOKEN_FILE)
+}
+
+/// What was named on the command line wins, as everywhere.
 fn token(context: &Context, args: &ClientArgs) -> Result<String, Failure> {
-    let said = context.env.get_os(TOKEN_ENV).and_then(|token| token.to_str());
-    if let Some(token) = said.map(str::trim).filter(|token| !token.is_empty()) {
+    if let Some(file) = &args.token_file {
+        return read_token(file);
+    }
+    let said = |name| {
+        let said = context.env.get_os(name).and_then(|text| text.to_str());
+        said.map(str::trim).filter(|text| !text.is_empty())
+    };
+    if let Some(token) = said(TOKEN_ENV) {
         return Ok(token.to_owned());
     }
-    let beside = context.paths.config_file.with_file_name(TOKEN_FILE);
-    let file = args.token_file.as_deref().unwrap_or(&beside);
-    if args.token_file.is_none() && !file.exists() {
+    if let Some(file) = said(TOKEN_FILE_ENV) {
+        return read_token(Utf8Path::new(file));
+    }
+    let file = token_file(context);
+    if !file.exists() {
         return Err(Failure::new(Code::Usage, "there is no token").hint(format!(
             "set OSTLER_TOKEN, or put the token into {file} and run `chmod 600` on it"
         )));
     }
-    read_token(file)
+    read_token(&file)
 }
 
 fn read_token(file: &Utf8Path) -> Result<String, Failure> {

@@ -15,6 +15,7 @@ mod offline;
 mod output;
 mod signals;
 mod table;
+mod text_file;
 
 use std::process::ExitCode;
 

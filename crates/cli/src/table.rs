@@ -1,6 +1,6 @@
 //! Records of the server as people read them: rows that fit the terminal, or one record line by line.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::error::Failure;
 use crate::output::{self, PLAIN};
@@ -48,20 +48,24 @@ fn row(cells: &[String], widths: &[usize]) -> String {
 /// Prints one record: a line a field; longer texts below.
 pub(crate) fn record(record: &Value) -> Result<(), Failure> {
     let Value::Object(fields) = record else { return output::json_pretty(record) };
-    let width = fields.keys().map(|name| name.chars().count()).max().unwrap_or(0);
-    let (mut lines, mut texts) = (Vec::new(), Vec::new());
+    let fields: Vec<_> = fields.iter().filter(|(_, value)| !is_nothing(value)).collect();
+    let width = fields.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let mut texts = Vec::new();
     for (name, value) in fields {
         match value {
-            Value::Null => {}
-            Value::String(text) if text.is_empty() => {}
-            Value::Array(values) if values.is_empty() => {}
-            Value::String(text) if text.contains('\n') => texts.push((name, text)),
-            value => lines.push(format!("{name:width$}  {}", cell(Some(value)))),
+            Value::String(text) if text.contains('\n') => texts.push((name.clone(), text)),
+            value => output::line(&format!("{name:width$}  {}", cell(Some(value))))?,
+        }
+        if let Value::Object(inner) = value {
+            let long = inner.iter().filter_map(|(key, value)| match value {
+                Value::String(text) if text.contains('\n') => Some((format!("{name} {key}"), text)),
+                _ => None,
+            });
+            texts.extend(long);
         }
     }
-    lines.iter().try_for_each(|line| output::line(line))?;
     for (name, text) in texts {
-        output::line(&format!("\n\x1b[1m{name}{PLAIN}"))?;
+        output::line(&format!("\n\x1b[1m{}{PLAIN}", output::safe(&name)))?;
         text.lines().try_for_each(|line| output::line(&output::safe(line)))?;
     }
     Ok(())
@@ -77,13 +81,54 @@ fn cell(value: Option<&Value>) -> String {
         Some(Value::Array(values)) => {
             values.iter().map(|value| cell(Some(value))).collect::<Vec<_>>().join(", ")
         }
-        Some(record @ Value::Object(fields)) => {
+        Some(Value::Object(fields)) => {
             let told = ["name", "path", "message", "id"].iter().find_map(|name| fields.get(*name));
-            match told {
-                Some(told) => cell(Some(told)),
-                None => output::safe(&record.to_string()).into_owned(),
-            }
+            told.map_or_else(|| phrase(fields), |told| cell(Some(told)))
         }
         Some(value) => value.to_string(),
+    }
+}
+
+/// A record within a record: its fields in words, but for longer texts.
+fn phrase(fields: &Map<String, Value>) -> String {
+    let words = fields.iter().filter(|(_, value)| !is_nothing(value));
+    let words = words.filter_map(|(name, value)| match (name.as_str(), value) {
+        (_, Value::String(text)) if text.contains('\n') => None,
+        ("cost_micros", value) => Some(format!("cost {}", output::dollars(value.as_u64()?))),
+        (name, value) => {
+            let name = name.replace('_', " ");
+            Some(format!("{} {}", output::safe(&name), cell(Some(value))))
+        }
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// What says nothing to a person.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_record_within_a_record_is_said_in_words() {
+        let usage = json!({ "input_tokens": 12, "output_tokens": null, "cost_micros": 1_500_000 });
+        assert_eq!(cell(Some(&usage)), "input tokens 12, cost $1.5000");
+        let waiting = json!({ "waiting_for": "approval", "summary": "Deploy?", "decision": null });
+        assert_eq!(cell(Some(&waiting)), "waiting for approval, summary Deploy?");
+        assert_eq!(cell(Some(&json!({ "id": 7, "name": "Freya" }))), "Freya");
+        let result = json!({ "summary": "one\ntwo", "usage": { "input_tokens": 1 } });
+        assert_eq!(cell(Some(&result)), "usage input tokens 1");
+        assert_eq!(cell(Some(&json!("a\u{1b}[2J"))), "a\\u{1b}[2J");
     }
 }

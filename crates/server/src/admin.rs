@@ -14,7 +14,7 @@ use crate::server::system_clock;
 use crate::settings::Settings;
 use crate::store::StoreError;
 use crate::store::sql::db::args;
-use crate::store::sql::people::{agents, issues, tokens, workspaces};
+use crate::store::sql::people::{agents, issues, members, tokens, workspaces};
 use crate::store::sql::transfer::{self, Moved, TransferError};
 use crate::store::sql::{OpenError, Opening, SqlStore};
 
@@ -78,7 +78,8 @@ impl Admin {
         Self { app }
     }
 
-    /// Makes workspace and administrator if they are not there, and fresh tokens.
+    /// Makes workspace and administrator if they are not there, and fresh tokens. A plain member becomes an
+    /// administrator.
     pub async fn init(&self, slug: &str, email: &str) -> Result<Initialised, StoreError> {
         let (slug, email) = (slug.to_owned(), email.to_owned());
         self.app
@@ -88,6 +89,10 @@ impl Admin {
                     let workspace_id = workspaces::ensure(tx, &slug, &slug).await?;
                     let user_id =
                         workspaces::ensure_member(tx, workspace_id, &email, "admin").await?;
+                    // Who was a plain member before is none with a token that may do everything.
+                    if !members::is_admin(&mut tx.conn, workspace_id, user_id).await? {
+                        members::set_role(tx, workspace_id, user_id, "admin").await?;
+                    }
                     let new = |kind, abilities: &[&str]| tokens::NewToken {
                         workspace_id,
                         user_id,

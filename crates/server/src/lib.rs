@@ -15,6 +15,7 @@ pub mod github;
 pub mod harness;
 mod health;
 mod http;
+pub mod lock;
 pub mod machine;
 mod metrics;
 pub mod new_file;

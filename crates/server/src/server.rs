@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use camino::Utf8PathBuf;
 use ostler_core::clock::Timestamp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -13,10 +14,11 @@ use crate::admin::Admin;
 use crate::app::{App, Machines, WRITE_SEEN_EVERY};
 use crate::auth::{self, Tokens};
 use crate::board::{Board, Hints, LOOK_EVERY};
+use crate::lock::LockFile;
 use crate::secrets::Keyring;
 use crate::serve::{self, TlsError};
 use crate::settings::Settings;
-use crate::store::sql::{Clock, OpenError, Opening, SqlStore};
+use crate::store::sql::{Clock, OpenError, Opening, SqlStore, sqlite_file};
 use crate::store::{LeaseStore as _, StoreError, Sweep};
 use crate::{events, health, machine, observe, people, retention};
 
@@ -35,6 +37,20 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// Another server serves the SQLite file.
+    #[error("another server serves {file}")]
+    Taken {
+        /// The database.
+        file: Utf8PathBuf,
+    },
+    /// It is not known whether another server serves the SQLite file.
+    #[error("cannot lock {file}")]
+    Lock {
+        /// The file that is locked.
+        file: Utf8PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Certificate or key cannot be used.
     #[error("there is no TLS")]
     Tls(#[from] TlsError),
@@ -47,6 +63,8 @@ pub struct Server {
     metrics_address: Option<SocketAddr>,
     stop: CancellationToken,
     tracker: TaskTracker,
+    /// Of a SQLite file; free when the database is closed.
+    _lock: Option<LockFile>,
 }
 
 /// The machine's own clock.
@@ -65,6 +83,7 @@ impl Server {
             Some((cert, key)) => Some(serve::tls(cert, key)?),
             None => None,
         };
+        let lock = sqlite_file(&settings.database).map(lock).transpose()?;
         let board = Arc::new(Board::new());
         let tokens = Arc::new(Tokens::new());
         let machines = Arc::new(Machines::new());
@@ -111,7 +130,7 @@ impl Server {
         tracker.spawn(every(WRITE_SEEN_EVERY, stop.clone(), Arc::clone(&app), Chore::Seen));
         tracker.spawn(sweep(stop.clone(), Arc::clone(&app)));
         tracker.spawn(retention::run(stop.clone(), Arc::clone(&app)));
-        Ok(Self { app, address, metrics_address, stop, tracker })
+        Ok(Self { app, address, metrics_address, stop, tracker, _lock: lock })
     }
 
     /// Where it listens.
@@ -140,6 +159,16 @@ impl Server {
             tracing::warn!(%error, "cannot write down which machines were heard of");
         }
         self.app.store.close().await;
+    }
+}
+
+/// A server remembers what it has read; two on one SQLite file would believe what the other has changed.
+fn lock(database: &str) -> Result<LockFile, StartError> {
+    let file = Utf8PathBuf::from(format!("{database}.lock"));
+    match LockFile::take(&file) {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => Err(StartError::Taken { file: database.into() }),
+        Err(source) => Err(StartError::Lock { file, source }),
     }
 }
 

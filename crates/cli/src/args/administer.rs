@@ -1,11 +1,40 @@
 //! The command line of the server's administration: `ostler server
-//! workspace|user|agent|skill|token|runtime|task`.
+//! workspace|user|agent|skill|repository|token|runtime|task`.
 
 use camino::Utf8PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::JsonFlag;
 use super::server::DatabaseArgs;
+
+/// What is administrated.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AdministerCommand {
+    /// Workspaces: a team's issues, agents and machines
+    #[command(subcommand)]
+    Workspace(WorkspaceCommand),
+    /// People of a workspace
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Agents: who work on issues
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// Skills: documents that go with an agent's tasks
+    #[command(subcommand)]
+    Skill(SkillCommand),
+    /// Repositories: what runs may check out
+    #[command(subcommand)]
+    Repository(RepositoryCommand),
+    /// Tokens of machines, people and programs
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Runtimes: agent CLIs on machines
+    #[command(subcommand)]
+    Runtime(RuntimeCommand),
+    /// Tasks: look, cancel, run again, decide
+    #[command(subcommand)]
+    Task(FleetTaskCommand),
+}
 
 /// Which database, and how to print.
 #[derive(Debug, Args)]
@@ -107,7 +136,7 @@ pub(crate) enum UserCommand {
 /// What may change of an agent.
 #[derive(Debug, Args)]
 pub(crate) struct AgentFields {
-    /// Which agent CLI runs it: claude_code, codex, …
+    /// Which agent CLI runs it: claude_code, codex, … [a new agent's default: claude_code]
     #[arg(long, value_name = "P")]
     pub(crate) provider: Option<String>,
     /// Tasks it may hold at once
@@ -122,6 +151,12 @@ pub(crate) struct AgentFields {
     /// A file with what it is told before every task, or `-`
     #[arg(long, value_name = "FILE|-")]
     pub(crate) instructions_file: Option<Utf8PathBuf>,
+    /// A file with lines NAME=VALUE for its runs' environment, added to what is there; NAME alone takes one out
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) env_file: Option<Utf8PathBuf>,
+    /// A file with a JSON object of MCP servers, added by name to what is there; null takes one out
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) mcp_config: Option<Utf8PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -153,18 +188,23 @@ pub(crate) enum AgentCommand {
     Pause(AgentArgs),
     /// Give it work again
     Resume(AgentArgs),
-    /// Show one
+    /// Show one, archived or not
     Show(AgentArgs),
     /// List agents
     List {
         #[command(flatten)]
         at: InArgs,
+        /// Of this name only
+        #[arg(long, value_name = "N")]
+        name: Option<String>,
         /// Those that were archived
         #[arg(long)]
         archived: bool,
     },
     /// Take it away; what it did stays
     Archive(AgentArgs),
+    /// Bring back one that was archived
+    Restore(AgentArgs),
 }
 
 /// An agent by its name.
@@ -225,6 +265,27 @@ pub(crate) struct SkillArgs {
     /// Its name
     #[arg(long, value_name = "N")]
     pub(crate) name: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RepositoryCommand {
+    /// Let runs of the workspace check a repository out
+    Add {
+        #[command(flatten)]
+        at: InArgs,
+        /// Where it is, without a password: machines use what they have
+        url: String,
+    },
+    /// List repositories
+    List(InArgs),
+    /// Take a repository off the list
+    Remove {
+        #[command(flatten)]
+        at: InArgs,
+        /// Its number in the list
+        #[arg(value_name = "ID")]
+        id: i64,
+    },
 }
 
 /// Whose token.
@@ -310,6 +371,14 @@ pub(crate) enum FleetTaskCommand {
     },
     /// Show one: what came of it, or why it is still queued
     Show(TaskArgs),
+    /// Show what it printed, of all attempts
+    Logs {
+        #[command(flatten)]
+        task: TaskArgs,
+        /// Go on until it has ended
+        #[arg(short, long)]
+        follow: bool,
+    },
     /// Cancel a task; its machine learns of it with its next line of output
     Cancel(TaskArgs),
     /// Run an ended task again

@@ -11,9 +11,9 @@ pub(crate) struct ClientArgs {
     /// The server [default: the one that runs here, else http://127.0.0.1:4180]
     #[arg(long, value_name = "URL", env = "OSTLER_SERVER_URL", hide_env_values = true)]
     pub(crate) server: Option<String>,
-    /// A file with the token that only you can read, when OSTLER_TOKEN has none
-    /// [default: token beside config.toml]
-    #[arg(long, value_name = "FILE", env = "OSTLER_TOKEN_FILE", hide_env_values = true)]
+    /// A file with the token that only you can read [default: OSTLER_TOKEN, else the file of
+    /// OSTLER_TOKEN_FILE, else token beside config.toml]
+    #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<Utf8PathBuf>,
     #[command(flatten)]
     pub(crate) json: JsonFlag,
@@ -34,6 +34,30 @@ pub(crate) struct AssigneeArgs {
     pub(crate) nobody: bool,
 }
 
+/// A new issue.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// What is to be done, in a line
+    pub(crate) title: String,
+    /// More about it, in Markdown
+    #[arg(long, value_name = "TEXT", conflicts_with = "description_file")]
+    pub(crate) description: Option<String>,
+    /// A file with more about it, in Markdown, or `-`
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) description_file: Option<Utf8PathBuf>,
+    /// What must hold in the end; may be given several times
+    #[arg(long = "criterion", value_name = "TEXT")]
+    pub(crate) criteria: Vec<String>,
+    /// none, low, medium, high or urgent
+    #[arg(long, value_name = "WORD")]
+    pub(crate) priority: Option<String>,
+    /// The agent that does it, by its name
+    #[arg(long, value_name = "AGENT")]
+    pub(crate) assign: Option<String>,
+    #[command(flatten)]
+    pub(crate) client: ClientArgs,
+}
+
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  \
 ostler issue create \"Fix the redirect\" --assign Freya\n  \
@@ -41,36 +65,17 @@ ostler issue list --status todo,in_progress\n  \
 ostler issue comment ACME-12 \"Please keep the old address working.\"\n\n\
 Environment:\n  \
 OSTLER_SERVER_URL    the server\n  \
-OSTLER_TOKEN         the token, which is never an argument: others see those")]
+OSTLER_TOKEN         the token, which is never an argument: others see those\n  \
+OSTLER_TOKEN_FILE    a file with the token, when OSTLER_TOKEN has none")]
 pub(crate) enum IssueCommand {
     /// Write an issue; assigning it to an agent queues a task
-    Create {
-        /// What is to be done, in a line
-        title: String,
-        /// More about it, in Markdown
-        #[arg(long, value_name = "TEXT", conflicts_with = "description_file")]
-        description: Option<String>,
-        /// A file with more about it, in Markdown, or `-`
-        #[arg(long, value_name = "FILE|-")]
-        description_file: Option<Utf8PathBuf>,
-        /// What must hold in the end; may be given several times
-        #[arg(long = "criterion", value_name = "TEXT")]
-        criteria: Vec<String>,
-        /// none, low, medium, high or urgent
-        #[arg(long, value_name = "WORD")]
-        priority: Option<String>,
-        /// The agent that does it, by its name
-        #[arg(long, value_name = "AGENT")]
-        assign: Option<String>,
-        #[command(flatten)]
-        client: ClientArgs,
-    },
+    Create(CreateArgs),
     /// List issues, the newest activity first
     List {
         /// In these only: backlog, todo, in_progress, in_review, on_hold, done, canceled
         #[arg(long, value_name = "STATUS[,…]")]
         status: Option<String>,
-        /// Of `me`, `none`, or an agent by its name
+        /// Of `me`, `none`, an agent by its name, or a person by e-mail address
         #[arg(long, value_name = "WHO")]
         assignee: Option<String>,
         /// How many at most

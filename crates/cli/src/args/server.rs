@@ -6,10 +6,7 @@ use camino::Utf8PathBuf;
 use clap::{Args, Subcommand};
 
 use super::JsonFlag;
-use super::administer::{
-    AgentCommand, FleetTaskCommand, RuntimeCommand, SkillCommand, TokenCommand, UserCommand,
-    WorkspaceCommand,
-};
+use super::administer::AdministerCommand;
 
 #[derive(Debug, Args)]
 #[command(
@@ -40,7 +37,7 @@ pub(crate) struct ServerArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Where to listen; port 0 picks one [default: 127.0.0.1:4180]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub(crate) listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) database: DatabaseArgs,
@@ -53,9 +50,15 @@ pub(crate) struct ServeArgs {
     /// Proxies in front that do TLS; only their forwarding headers are believed
     #[arg(long, value_name = "IP[,IP…]", value_delimiter = ',')]
     pub(crate) behind_proxy: Vec<IpAddr>,
-    /// Serve /metrics there [default: nowhere]
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Serve /metrics there; port 0 picks one [default: nowhere]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     pub(crate) metrics_listen: Option<SocketAddr>,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "an IP address and a port are needed, as 127.0.0.1:4180 or [::1]:4180".to_owned()
+    })
 }
 
 /// Which database, for every command of the server.
@@ -113,25 +116,6 @@ pub(crate) enum ServerCommand {
         #[command(flatten)]
         json: JsonFlag,
     },
-    /// Workspaces: a team's issues, agents and machines
-    #[command(subcommand)]
-    Workspace(WorkspaceCommand),
-    /// People of a workspace
-    #[command(subcommand)]
-    User(UserCommand),
-    /// Agents: who work on issues
-    #[command(subcommand)]
-    Agent(AgentCommand),
-    /// Skills: documents that go with an agent's tasks
-    #[command(subcommand)]
-    Skill(SkillCommand),
-    /// Tokens of machines, people and programs
-    #[command(subcommand)]
-    Token(TokenCommand),
-    /// Runtimes: agent CLIs on machines
-    #[command(subcommand)]
-    Runtime(RuntimeCommand),
-    /// Tasks: look, cancel, run again, decide
-    #[command(subcommand)]
-    Task(FleetTaskCommand),
+    #[command(flatten)]
+    Administer(AdministerCommand),
 }

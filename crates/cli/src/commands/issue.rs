@@ -8,15 +8,18 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use crate::args::JsonFlag;
-use crate::args::issue::{AssigneeArgs, ClientArgs, IssueCommand};
+use crate::args::issue::{AssigneeArgs, ClientArgs, CreateArgs, IssueCommand};
 use crate::context::{Context, block_on};
 use crate::error::{Code, Failure};
 use crate::fleet_client::Fleet;
 use crate::output::{self, PLAIN};
 use crate::table::{self, Column};
+use crate::text_file;
 
 /// Comments that are shown with an issue.
 const COMMENTS_MAX: usize = 1_000;
+/// Deliveries that are shown with an issue.
+const DELIVERIES_MAX: usize = 1_000;
 /// Agents and members that are looked through for a name.
 const NAMES_MAX: usize = 10_000;
 /// The longest text that is read from a file.
@@ -43,44 +46,17 @@ pub(crate) fn perform(context: &Context, command: IssueCommand) -> Result<ExitCo
             IssueCommand::Comment { issue, text, client } => {
                 comment(context, &issue, &text, &client).await
             }
-            create @ IssueCommand::Create { .. } => self::create(context, create).await,
+            IssueCommand::Create(create) => self::create(context, create).await,
         }
     })
 }
 
-fn read(file: &Utf8Path) -> Result<String, Failure> {
-    use std::io::Read as _;
-    let cannot =
-        |error| Failure::new(Code::Usage, format!("{file} cannot be read as text")).because(error);
-    let input: Box<dyn std::io::Read> = if file == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(file).map_err(cannot)?)
-    };
-    let mut text = String::new();
-    input.take(TEXT_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
-    if text.len() as u64 > TEXT_BYTES_MAX {
-        return Err(Failure::new(Code::Usage, format!("{file} has more than 1 MiB")));
-    }
-    Ok(text)
-}
-
-async fn create(context: &Context, command: IssueCommand) -> Result<ExitCode, Failure> {
-    let IssueCommand::Create {
-        title,
-        description,
-        description_file,
-        criteria,
-        priority,
-        assign,
-        client,
-    } = command
-    else {
-        return Err(Failure::new(Code::Bug, "this creates no issue"));
-    };
+async fn create(context: &Context, create: CreateArgs) -> Result<ExitCode, Failure> {
+    let CreateArgs { title, description, description_file, criteria, priority, assign, client } =
+        create;
     let fleet = Fleet::of(context, &client)?;
     let description = match description_file {
-        Some(file) => Some(read(&file)?),
+        Some(file) => Some(text_file::read(&file, TEXT_BYTES_MAX)?),
         None => description,
     };
     let mut body = Map::new();
@@ -129,6 +105,7 @@ async fn list(
     let assignee = match assignee {
         None => None,
         Some(word @ ("me" | "none")) => Some(word.to_owned()),
+        Some(email) if email.contains('@') => Some(format!("user:{}", user(&fleet, email).await?)),
         Some(name) => Some(format!("agent:{}", agent(&fleet, name).await?)),
     };
     let mut query = Vec::new();
@@ -147,8 +124,10 @@ async fn show(context: &Context, issue: &str, client: &ClientArgs) -> Result<Exi
     let fleet = Fleet::of(context, client)?;
     let mut found = fleet.call(Method::GET, &["issues", issue], None).await?;
     let comments = fleet.list(&["issues", issue, "comments"], &[], COMMENTS_MAX).await?;
+    let deliveries = fleet.list(&["issues", issue, "deliveries"], &[], DELIVERIES_MAX).await?;
     if client.json.json {
         if let Some(found) = found.as_object_mut() {
+            found.insert("deliveries".to_owned(), deliveries.into());
             found.insert("comments".to_owned(), comments.into());
         }
         output::json_pretty(&found)?;
@@ -161,6 +140,16 @@ async fn show(context: &Context, issue: &str, client: &ClientArgs) -> Result<Exi
     let description = take(&mut found);
     table::record(&found)?;
     text(&description)?;
+    if !deliveries.is_empty() {
+        output::line(&format!("\n\x1b[1mhanded back{PLAIN}"))?;
+    }
+    for delivery in &deliveries {
+        let of = |name: &str| delivery.get(name).and_then(Value::as_str).unwrap_or_default();
+        let words = [of("type"), of("state"), of("title"), of("reference"), of("url")];
+        let words = words.map(|word| output::safe(word).into_owned());
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        output::line(&words.join("  "))?;
+    }
     for comment in &comments {
         let of = |pointer: &str| {
             output::safe(comment.pointer(pointer).and_then(Value::as_str).unwrap_or_default())
@@ -203,7 +192,11 @@ async fn comment(
     client: &ClientArgs,
 ) -> Result<ExitCode, Failure> {
     let fleet = Fleet::of(context, client)?;
-    let said = if said == "-" { read(Utf8Path::new("-"))? } else { said.to_owned() };
+    let said = if said == "-" {
+        text_file::read(Utf8Path::new("-"), TEXT_BYTES_MAX)?
+    } else {
+        said.to_owned()
+    };
     let body = json!({ "body": markdown_to_html(&said) });
     let made = fleet.call(Method::POST, &["issues", issue, "comments"], Some(&body)).await?;
     if client.json.json {

@@ -1,16 +1,14 @@
-//! The server's administration on its machine, and `ostler issue` against it.
-
-use std::os::unix::fs::PermissionsExt as _;
+//! The server's administration on its machine, and an issue's way through it.
 
 use serde_json::{Value, json};
 
-use crate::rig::{Done, Rig, finish, finish_with_input};
+use crate::rig::{Done, Rig, Running, finish, finish_with_input};
 use crate::server::{http, json_of, machine, register, serve, stop};
 
 const IN_ACME: [&str; 2] = ["--workspace", "acme"];
 
 /// A workspace with an agent; its API token.
-fn acme(rig: &Rig) -> String {
+pub(crate) fn acme(rig: &Rig) -> String {
     let made = json_of(&mut rig.ostler([
         "server",
         "init",
@@ -24,18 +22,18 @@ fn acme(rig: &Rig) -> String {
     made["api_token"].as_str().unwrap().to_owned()
 }
 
-fn admin(rig: &Rig, words: &[&str], args: &[&str]) -> Done {
+pub(crate) fn admin(rig: &Rig, words: &[&str], args: &[&str]) -> Done {
     finish(rig.ostler(["server"]).args(words).args(IN_ACME).args(args))
 }
 
 #[track_caller]
-fn admin_json(rig: &Rig, words: &[&str], args: &[&str]) -> Value {
+pub(crate) fn admin_json(rig: &Rig, words: &[&str], args: &[&str]) -> Value {
     let done = admin(rig, words, &[args, &["--json"]].concat());
     assert_eq!(done.code, Some(0), "{done:?}");
     serde_json::from_str(&done.stdout).unwrap()
 }
 
-fn issue(rig: &Rig, token: &str, args: &[&str]) -> Done {
+pub(crate) fn issue(rig: &Rig, token: &str, args: &[&str]) -> Done {
     finish(rig.ostler(["issue"]).args(args).env("OSTLER_TOKEN", token))
 }
 
@@ -94,8 +92,21 @@ fn agents_are_made_changed_paused_and_archived() {
     admin_json(&rig, &["agent", "archive"], &freya);
     assert_eq!(admin_json(&rig, &["agent", "list"], &[]), json!([]));
     assert_eq!(admin_json(&rig, &["agent", "list"], &["--archived"])[0]["name"], "Freya");
-    let done = admin(&rig, &["agent", "create"], &["--name", "X"]);
-    assert_eq!(done.code, Some(2), "{done:?}");
+    let shown = admin_json(&rig, &["agent", "show"], &freya);
+    assert!(shown["archived_at"].is_string(), "an archived one is shown: {shown}");
+    assert_eq!(admin(&rig, &["agent", "pause"], &freya).code, Some(4), "but not changed");
+    let back = admin_json(&rig, &["agent", "restore"], &freya);
+    assert_eq!((&back["id"], &back["archived_at"]), (&shown["id"], &Value::Null));
+    let again = admin(&rig, &["agent", "restore"], &freya);
+    assert!(again.code == Some(4) && again.stderr.contains("no archived agent"), "{again:?}");
+    let made = admin_json(&rig, &["agent", "create"], &["--name", "X"]);
+    assert_eq!(made["provider"], "claude_code");
+    let listed = admin_json(&rig, &["agent", "list"], &["--name", "X"]);
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &made["id"]));
+    for command in [&["agent", "update", "--name", "X"][..], &["workspace", "update"]] {
+        let done = admin(&rig, command, &[]);
+        assert!(done.code == Some(2) && done.stderr.contains("nothing to change"), "{done:?}");
+    }
     let done = admin(&rig, &["agent", "show"], &["--name", "Nobody"]);
     assert!(done.code == Some(4) && done.stderr.contains("\"Nobody\""), "{done:?}");
     let done = finish(&mut rig.ostler(["server", "agent", "list", "--workspace", "other"]));
@@ -121,6 +132,166 @@ fn f_037_a_skill_is_made_from_a_folder_and_paths_that_climb_do_not_come_from_lin
     assert_eq!(freya["skills"][0]["name"], "deploy");
     assert_eq!(admin(&rig, &["skill", "remove"], &["--name", "deploy"]).code, Some(0));
     assert_eq!(admin_json(&rig, &["skill", "list"], &[]), json!([]));
+}
+
+/// What begins with a dot is not meant: `.env` has secrets, `.git` has everything.
+#[test]
+fn a_skills_folder_is_taken_without_hidden_files_and_with_text_only() {
+    let rig = Rig::new();
+    acme(&rig);
+    let folder = rig.scratch.path().join("skill");
+    std::fs::create_dir_all(folder.join(".git/objects")).unwrap();
+    std::fs::create_dir_all(folder.join("tools")).unwrap();
+    for file in ["SKILL.md", "tools/run.sh", ".env", "tools/.cache", ".git/config"] {
+        std::fs::write(folder.join(file), "hunter2\n").unwrap();
+    }
+    std::fs::write(folder.join(".git/objects/pack"), [0xff, 0]).unwrap();
+    let args = ["--name", "deploy", folder.to_str().unwrap()];
+    let made = admin(&rig, &["skill", "create"], &[&args[..], &["--json"]].concat());
+    assert_eq!(made.code, Some(0), "{made:?}");
+    assert!(made.stderr.contains("left out 3 files and folders"), "{made:?}");
+    let made: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!(made["files"], json!([{ "path": "tools/run.sh", "content": "hunter2\n" }]));
+    std::fs::write(folder.join("tools/logo.png"), [0xff, 0xd8, 0]).unwrap();
+    let done = admin(&rig, &["skill", "update"], &args);
+    assert_eq!(done.code, Some(2), "{done:?}");
+    for part in ["tools/logo.png", "text files, UTF-8"] {
+        assert!(done.stderr.contains(part), "{done:?}");
+    }
+}
+
+#[test]
+fn f_007_init_makes_a_plain_member_an_administrator() {
+    let rig = Rig::new();
+    acme(&rig);
+    let dev = ["--email", "dev@example.com"];
+    admin_json(&rig, &["user", "create"], &dev);
+    let made = json_of(rig.ostler(["server", "init", "--json"]).args(IN_ACME).args(dev));
+    let users = admin_json(&rig, &["user", "list"], &[]);
+    let dev = users.as_array().unwrap().iter().find(|user| user["email"] == dev[1]).unwrap();
+    assert_eq!(dev["role"], "admin", "{users}");
+    // The token's `admin` means something.
+    let (server, url) = serve(&rig, &[]);
+    let bearer = format!("Bearer {}", made["api_token"].as_str().unwrap());
+    let new = json!({ "email": "new@example.com" }).to_string();
+    let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
+    let (status, answer) = http(&url, "POST", "/api/v1/members", &headers, &new);
+    assert_eq!(status, 201, "{answer}");
+    stop(server);
+}
+
+#[test]
+fn what_is_secret_of_an_agent_comes_from_files_and_is_not_repeated() {
+    let rig = Rig::new();
+    acme(&rig);
+    let (env, mcp) = (rig.scratch.path().join("env"), rig.scratch.path().join("mcp.json"));
+    std::fs::write(&env, "# for deploys\n\nAPI_KEY=hunter2=\nREGION=eu\n").unwrap();
+    std::fs::write(&mcp, r#"{"search": {"command": "mcp-hunter2"}}"#).unwrap();
+    let files = ["--env-file", env.to_str().unwrap(), "--mcp-config", mcp.to_str().unwrap()];
+    let update = |args: &[&str]| admin(&rig, &["agent", "update", "--name", "Freya"], args);
+    let done = update(&[&files[..], &["--json"]].concat());
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let made: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(made["custom_env_keys"], json!(["API_KEY", "REGION"]));
+    assert_eq!(made["mcp_servers"], json!(["search"]));
+    assert!(!done.stdout.contains("hunter2"), "{done:?}");
+    std::fs::write(&env, "REGION\n").unwrap();
+    let made = update(&["--env-file", env.to_str().unwrap(), "--json"]);
+    let made: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!(made["custom_env_keys"], json!(["API_KEY"]), "the rest stays");
+    std::fs::write(&mcp, "{\"search\": hunter2}").unwrap();
+    let done = update(&files);
+    assert!(done.code == Some(2) && done.stderr.contains("line 1, column"), "{done:?}");
+    assert!(!done.stderr.contains("hunter2"), "{done:?}");
+}
+
+#[test]
+fn f_050_f_051_repositories_are_put_on_the_list_and_taken_off() {
+    let rig = Rig::new();
+    acme(&rig);
+    let url = "https://github.com/acme/api.git";
+    let made = admin_json(&rig, &["repository", "add"], &[url]);
+    assert_eq!((&made["name"], &made["url"]), (&json!("acme-api"), &json!(url)));
+    let table = admin(&rig, &["repository", "list"], &[]).stdout;
+    assert!(table.contains("acme-api") && table.contains(url), "{table}");
+    let bad = admin(&rig, &["repository", "add"], &["https://me:hunter2@github.com/acme/web"]);
+    assert!(bad.code == Some(2) && !bad.stderr.contains("hunter2"), "{bad:?}");
+    let done = admin(&rig, &["repository", "remove", &made["id"].to_string()], &[]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(admin_json(&rig, &["repository", "list"], &[]), json!([]));
+}
+
+/// A machine with a task that runs; its id, lease and the machine's token.
+fn running_task(rig: &Rig, url: &str, token: &str) -> (String, String, String) {
+    let made = issue(rig, token, &["create", "Count", "--assign", "Freya"]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let args = ["--user", "boss@example.com", "--name", "lap", "--days", "3", "--kind", "daemon"];
+    let machine_token = admin_json(rig, &["token", "create"], &args);
+    let machine_token = machine_token["token"].as_str().unwrap().to_owned();
+    assert_eq!(register(url, &machine_token), 201);
+    let claim = json!({ "daemon_id": "m-1" });
+    let (_, claimed) = machine(url, &machine_token, "tasks/claim", "", &claim).unwrap();
+    let text = |name: &str| claimed["data"][name].as_str().unwrap().to_owned();
+    let (task, lease) = (text("id"), text("lease_token"));
+    let start = machine(url, &machine_token, &format!("tasks/{task}/start"), &lease, &json!({}));
+    assert_eq!(start.unwrap().0, 200);
+    (task, lease, machine_token)
+}
+
+#[test]
+fn f_071_what_a_task_printed_is_shown_and_followed_to_its_end() {
+    let rig = Rig::new();
+    let token = acme(&rig);
+    let (server, url) = serve(&rig, &[]);
+    let (task, lease, machine_token) = running_task(&rig, &url, &token);
+    let call = |what: &str, body: Value| {
+        let path = format!("tasks/{task}/{what}");
+        machine(&url, &machine_token, &path, &lease, &body).unwrap().0
+    };
+    let lines = json!({ "messages": [
+        { "seq": 1, "type": "assistant", "content": "I count.\nNow." },
+        { "seq": 2, "type": "tool_use", "tool": "Bash", "payload": { "command": "ls" } },
+        { "seq": 3, "type": "tool_result", "content": "a\nb\u{1b}[2J" },
+    ] });
+    assert_eq!(call("messages", lines), 202);
+    let shown = admin(&rig, &["task", "logs", &task], &[]);
+    let expected = "I count.\nNow.\n⏺ Bash {\"command\":\"ls\"}\n  ⎿ a\n    b\\u{1b}[2J\n";
+    assert_eq!((shown.code, shown.stdout.as_str()), (Some(0), expected), "{shown:?}");
+    let mut follow = rig.ostler(["server", "task", "logs", &task, "--follow", "--json"]);
+    let follow = Running::start(follow.args(IN_ACME));
+    follow.prints("I count.");
+    let last = json!({ "messages": [{ "seq": 4, "type": "stderr", "content": "two" }] });
+    assert_eq!(call("messages", last), 202);
+    follow.prints("\"two\"");
+    let await_body = json!({ "waiting_for": "approval", "summary": "Deploy?" });
+    assert_eq!(call("await", await_body), 200);
+    let waiting = admin(&rig, &["task", "show", &task], &[]).stdout;
+    assert!(waiting.contains("waiting for approval, summary Deploy?, since "), "{waiting}");
+    let resumed = json!({ "daemon_id": "m-1" });
+    let path = format!("tasks/{task}/resume");
+    let (status, resumed) = machine(&url, &machine_token, &path, "", &resumed).unwrap();
+    assert_eq!(status, 200, "{resumed}");
+    let lease = resumed["lease_token"].as_str().unwrap();
+    let artifact = json!({ "type": "pull_request", "url": "https://github.com/acme/api/pull/7",
+        "title": "Count", "state": "open" });
+    let usage = json!({ "input_tokens": 12, "output_tokens": 3, "cost_micros": 1_500_000 });
+    let result = json!({ "result": { "summary": "I counted.\nTwo.", "usage": usage,
+        "artifacts": [artifact] } });
+    let path = format!("tasks/{task}/complete");
+    assert_eq!(machine(&url, &machine_token, &path, lease, &result).unwrap().0, 200);
+    let shown = admin(&rig, &["task", "show", &task], &[]).stdout;
+    for part in ["input tokens 12, output tokens 3", "cost $1.5000", "\nI counted.\nTwo.\n"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains('{'), "no JSON: {shown}");
+    let shown = issue(&rig, &token, &["show", "ACME-1"]).stdout;
+    let pull = "pull_request  open  Count  https://github.com/acme/api/pull/7\n";
+    assert!(shown.contains(pull) && !shown.contains('{'), "{shown}");
+    let done = follow.finish();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let seqs: Vec<_> = done.json_lines().iter().map(|line| line["seq"].as_i64()).collect();
+    assert_eq!(seqs, [Some(1), Some(2), Some(3), Some(4)]);
+    stop(server);
 }
 
 #[test]
@@ -227,38 +398,4 @@ fn an_issue_is_written_assigned_worked_on_and_looked_at() {
         admin_json(&rig, &["task", "list"], &["--state", "canceled", "--agent", "Freya"]);
     assert_eq!(by_state[0]["id"], task);
     stop(server);
-}
-
-#[test]
-fn the_client_takes_its_token_from_where_nobody_else_reads_it() {
-    let rig = Rig::new();
-    let token = acme(&rig);
-    let (server, url) = serve(&rig, &[]);
-    let list = || rig.ostler(["issue", "list"]);
-    let without = finish(&mut list());
-    assert!(without.code == Some(2) && without.stderr.contains("OSTLER_TOKEN"), "{without:?}");
-    let file = rig.scratch.path().join("config/ostler/token");
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(&file, format!("{token}\n")).unwrap();
-    let set_mode =
-        |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-    set_mode(0o644);
-    let open = finish(&mut list());
-    assert!(open.code == Some(2) && open.stderr.contains("chmod 600"), "{open:?}");
-    set_mode(0o600);
-    assert_eq!(finish(&mut list()).code, Some(0));
-    let wrong = issue(&rig, "fat_wrong", &["list"]);
-    assert!(wrong.code == Some(4) && !wrong.stderr.contains("fat_wrong"), "{wrong:?}");
-    let clear = issue(&rig, &token, &["list", "--server", "http://192.0.2.1:4180"]);
-    assert!(clear.code == Some(2) && clear.stderr.contains("in clear"), "{clear:?}");
-    // An id is one part of the path, whatever is in it.
-    let climbs = issue(&rig, &token, &["show", "../agents"]);
-    assert_eq!(climbs.code, Some(4), "{climbs:?}");
-    assert_eq!(
-        http(&url, "GET", "/api/v1/me", &[("Authorization", &format!("Bearer {token}"))], "").0,
-        200
-    );
-    stop(server);
-    let gone = issue(&rig, &token, &["list", "--server", &url]);
-    assert!(gone.code == Some(3) && gone.stderr.contains("hint: "), "{gone:?}");
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::rig::{Rig, finish};
 
 /// Every command with a page of help.
-const COMMANDS: [&[&str]; 67] = [
+const COMMANDS: [&[&str]; 73] = [
     &[],
     &["run"],
     &["task"],
@@ -32,6 +32,7 @@ const COMMANDS: [&[&str]; 67] = [
     &["server", "user"],
     &["server", "agent"],
     &["server", "skill"],
+    &["server", "repository"],
     &["server", "token"],
     &["server", "runtime"],
     &["server", "task"],
@@ -50,6 +51,7 @@ const COMMANDS: [&[&str]; 67] = [
     &["server", "agent", "show"],
     &["server", "agent", "list"],
     &["server", "agent", "archive"],
+    &["server", "agent", "restore"],
     &["server", "skill", "create"],
     &["server", "skill", "update"],
     &["server", "skill", "list"],
@@ -57,6 +59,9 @@ const COMMANDS: [&[&str]; 67] = [
     &["server", "skill", "remove"],
     &["server", "skill", "attach"],
     &["server", "skill", "detach"],
+    &["server", "repository", "add"],
+    &["server", "repository", "list"],
+    &["server", "repository", "remove"],
     &["server", "token", "create"],
     &["server", "token", "list"],
     &["server", "token", "revoke"],
@@ -64,6 +69,7 @@ const COMMANDS: [&[&str]; 67] = [
     &["server", "runtime", "show"],
     &["server", "task", "list"],
     &["server", "task", "show"],
+    &["server", "task", "logs"],
     &["server", "task", "cancel"],
     &["server", "task", "retry"],
     &["server", "task", "approve"],

@@ -442,6 +442,11 @@ impl Running {
         wait_until(&format!("{text:?} is said"), PATIENCE, || self.stderr.so_far().contains(text));
     }
 
+    /// What it has said on standard error so far.
+    pub(crate) fn said(&self) -> String {
+        self.stderr.so_far()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         signal_child(&self.child, signal);
     }

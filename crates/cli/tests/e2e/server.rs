@@ -228,6 +228,9 @@ fn settings_that_make_no_sense_end_the_start_and_say_what_was_meant() {
     let done = finish(rig.ostler(["server"]).env("FELAGI_DAEMON_THROTTLE_CLAIMS", "1"));
     assert_eq!(done.code, Some(2), "{done:?}");
     assert!(done.stderr.contains("did you mean FELAGI_DAEMON_THROTTLE_CLAIM?"), "{done:?}");
+    let done = finish(&mut rig.ostler(["server", "--listen", "localhost:4180"]));
+    assert_eq!(done.code, Some(2), "{done:?}");
+    assert!(done.stderr.contains("as 127.0.0.1:4180"), "{done:?}");
     let done = finish(&mut rig.ostler(["server", "--listen", "0.0.0.0:0"]));
     assert_eq!(done.code, Some(2), "{done:?}");
     assert!(
@@ -411,8 +414,11 @@ fn a_server_moves_through_a_pipe_with_its_secret_key_and_not_without() {
 fn who_asks_for_metrics_gets_them_on_their_own_listener() {
     let rig = Rig::new();
     init(&rig, "acme");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (server, url) = serve(&rig, &["--metrics-listen", &free.to_string()]);
+    let (server, url) = serve(&rig, &["--metrics-listen", "127.0.0.1:0"]);
+    server.says("/metrics\n");
+    let said = server.said();
+    let free = said.lines().find_map(|line| line.strip_prefix("metrics on http://")).unwrap();
+    let free = free.strip_suffix("/metrics").unwrap();
     assert_eq!(http(&url, "GET", "/metrics", &[], "").0, 404);
     let scrape = || {
         let mut stream = TcpStream::connect(free).ok()?;

@@ -129,6 +129,23 @@ impl Admin {
         Ok(all)
     }
 
+    /// A task's lines of output above a number, a bounded number of them.
+    pub async fn messages(
+        &self,
+        workspace: &str,
+        task: &str,
+        after: i64,
+    ) -> Result<Vec<Value>, AdminFault> {
+        let identity = self.identity(workspace).await?;
+        let (call, query) = (("GET", "/tasks/{task}/messages"), format!("after={after}"));
+        let mut answer =
+            self.answer(&identity, call, &[("task", task)], &query, Value::Null).await?;
+        match answer.get_mut("data").map(Value::take) {
+            Some(Value::Array(lines)) => Ok(lines),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     async fn answer(
         &self,
         identity: &Arc<Identity>,

@@ -1,6 +1,8 @@
 //! The server's administration: each command is one or two calls of `/api/v1` on the open database.
 
+mod agent;
 mod skill;
+mod task;
 
 use std::process::ExitCode;
 
@@ -8,16 +10,17 @@ use camino::Utf8Path;
 use ostler_server::{Admin, AdminFault};
 use serde_json::{Map, Value, json};
 
+use super::Missing;
 use crate::args::JsonFlag;
 use crate::args::administer::{
-    AbilityArg, AgentArgs, AgentCommand, AgentFields, AtArgs, FleetTaskCommand, InArgs, KindArg,
-    RoleArg, RuntimeCommand, TaskArgs, TokenCommand, UserCommand, WorkspaceCommand,
+    AbilityArg, AdministerCommand, AtArgs, InArgs, KindArg, RepositoryCommand, RoleArg,
+    RuntimeCommand, TokenCommand, UserCommand, WorkspaceCommand,
 };
-use crate::args::server::ServerCommand;
 use crate::context::Context;
 use crate::error::{Code, Failure};
 use crate::output;
 use crate::table::{self, Column};
+use crate::text_file;
 
 /// The longest file of a context or of instructions.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -34,27 +37,36 @@ enum Shown {
 
 pub(super) async fn perform(
     context: &Context,
-    command: ServerCommand,
+    command: AdministerCommand,
 ) -> Result<ExitCode, Failure> {
     match command {
-        ServerCommand::Workspace(command) => workspace(context, command).await,
-        ServerCommand::User(command) => user(context, command).await,
-        ServerCommand::Agent(command) => agent(context, command).await,
-        ServerCommand::Skill(command) => skill::perform(context, command).await,
-        ServerCommand::Token(command) => token(context, command).await,
-        ServerCommand::Runtime(command) => runtime(context, command).await,
-        ServerCommand::Task(command) => task(context, command).await,
-        _ => Err(Failure::new(Code::Bug, "this is no command of the administration")),
+        AdministerCommand::Workspace(command) => workspace(context, command).await,
+        AdministerCommand::User(command) => user(context, command).await,
+        AdministerCommand::Agent(command) => agent::perform(context, command).await,
+        AdministerCommand::Skill(command) => skill::perform(context, command).await,
+        AdministerCommand::Repository(command) => repository(context, command).await,
+        AdministerCommand::Token(command) => token(context, command).await,
+        AdministerCommand::Runtime(command) => runtime(context, command).await,
+        AdministerCommand::Task(command) => task::perform(context, command).await,
     }
 }
 
-/// Opens the database, does it, closes the database, prints.
+/// Opens the database, which is there, does it, closes the database, prints.
 async fn with<T: Future<Output = Result<Shown, AdminFault>>>(
     context: &Context,
     at: &AtArgs,
     work: impl FnOnce(Admin) -> T,
 ) -> Result<ExitCode, Failure> {
-    let admin = super::admin(context, &at.database).await?;
+    made_or(Missing::Refuse, context, at, work).await
+}
+
+async fn made_or<T: Future<Output = Result<Shown, AdminFault>>>(
+    missing: Missing,
+    context: &Context,
+    at: &AtArgs,
+    work: impl FnOnce(Admin) -> T,
+) -> Result<ExitCode, Failure> {
+    let admin = super::admin(context, &at.database, missing).await?;
     let done = work(admin.clone()).await;
     admin.close().await;
     print(done.map_err(failure)?, at.json)?;
@@ -82,22 +94,8 @@ fn print(shown: Shown, json: JsonFlag) -> Result<(), Failure> {
     }
 }
 
-/// A file's text, or standard input's.
 fn text_of(file: &Utf8Path) -> Result<String, Failure> {
-    let cannot =
-        |error| Failure::new(Code::Usage, format!("{file} cannot be read as text")).because(error);
-    let read: Box<dyn std::io::Read> = if file == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(file).map_err(cannot)?)
-    };
-    let mut text = String::new();
-    let mut read = std::io::Read::take(read, FILE_BYTES_MAX + 1);
-    std::io::Read::read_to_string(&mut read, &mut text).map_err(cannot)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(Failure::new(Code::Usage, format!("{file} has more than 4 MiB")));
-    }
-    Ok(text)
+    text_file::read(file, FILE_BYTES_MAX)
 }
 
 /// An object of what was said.
@@ -106,12 +104,16 @@ fn body<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value
     said.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
+fn nothing_to_change(flags: &str) -> Failure {
+    Failure::new(Code::Usage, "there is nothing to change").hint(format!("give {flags}"))
+}
+
 async fn workspace(context: &Context, command: WorkspaceCommand) -> Result<ExitCode, Failure> {
     const LIST: &[Column] = &[("WORKSPACE", "/slug"), ("ISSUES", "/prefix"), ("NAME", "/name")];
     match command {
         WorkspaceCommand::Create { at, email, name } => {
             let slug = at.workspace;
-            with(context, &at.at, async |admin| {
+            made_or(Missing::Make, context, &at.at, async |admin| {
                 let made = admin.workspace_create(&slug, name.as_deref(), &email).await?;
                 Ok(Shown::One(made))
             })
@@ -125,6 +127,9 @@ async fn workspace(context: &Context, command: WorkspaceCommand) -> Result<ExitC
         }
         WorkspaceCommand::Update { at, name, context_file } => {
             let text = context_file.as_deref().map(text_of).transpose()?;
+            if name.is_none() && text.is_none() {
+                return Err(nothing_to_change("--name or --context-file"));
+            }
             let body = body([("name", name.map(Value::from)), ("context", text.map(Value::from))]);
             call(context, &at, ("PATCH", "/workspace"), &[], body.into()).await
         }
@@ -200,71 +205,23 @@ async fn user(context: &Context, command: UserCommand) -> Result<ExitCode, Failu
     }
 }
 
-fn agent_body(name: Option<String>, fields: AgentFields) -> Result<Map<String, Value>, Failure> {
-    let instructions = fields.instructions_file.as_deref().map(text_of).transpose()?;
-    Ok(body([
-        ("name", name.map(Value::from)),
-        ("provider", fields.provider.map(Value::from)),
-        ("concurrency", fields.concurrency.map(Value::from)),
-        ("model", fields.model.map(Value::from)),
-        ("description", fields.description.map(Value::from)),
-        ("instructions", instructions.map(Value::from)),
-    ]))
-}
-
-async fn agent(context: &Context, command: AgentCommand) -> Result<ExitCode, Failure> {
-    const LIST: &[Column] = &[
-        ("ID", "/id"),
-        ("NAME", "/name"),
-        ("PROVIDER", "/provider"),
-        ("STATUS", "/status"),
-        ("PAUSED", "/paused"),
-        ("LIMIT", "/concurrency"),
-        ("HELD", "/held"),
-        ("QUEUED", "/queued"),
-    ];
+async fn repository(context: &Context, command: RepositoryCommand) -> Result<ExitCode, Failure> {
+    const LIST: &[Column] = &[("ID", "/id"), ("NAME", "/name"), ("URL", "/url")];
     match command {
-        AgentCommand::Create { at, name, fields } => {
-            if fields.provider.is_none() {
-                return Err(Failure::new(Code::Usage, "an agent needs a provider")
-                    .hint("add --provider claude_code, or another agent CLI"));
-            }
-            let body = agent_body(Some(name), fields)?;
-            call(context, &at, ("POST", "/agents"), &[], body.into()).await
+        RepositoryCommand::Add { at, url } => {
+            call(context, &at, ("POST", "/repositories"), &[], json!({ "url": url })).await
         }
-        AgentCommand::Update { at, name, rename, fields } => {
-            let body = agent_body(rename, fields)?;
-            change_agent(context, AgentArgs { at, name }, "PATCH", body.into()).await
-        }
-        AgentCommand::Pause(agent) => {
-            change_agent(context, agent, "PATCH", json!({ "paused": true })).await
-        }
-        AgentCommand::Resume(agent) => {
-            change_agent(context, agent, "PATCH", json!({ "paused": false })).await
-        }
-        AgentCommand::Show(agent) => change_agent(context, agent, "GET", Value::Null).await,
-        AgentCommand::Archive(agent) => {
-            change_agent(context, agent, "PATCH", json!({ "archived": true })).await
-        }
-        AgentCommand::List { at, archived } => {
-            let query: &[_] = if archived { &[("archived", "1")] } else { &[] };
-            list(context, &at, "/agents", query, LIST).await
+        RepositoryCommand::List(at) => list(context, &at, "/repositories", &[], LIST).await,
+        RepositoryCommand::Remove { at, id } => {
+            let id = id.to_string();
+            with(context, &at.at, async |admin| {
+                let (path, params) = ("/repositories/{repository}", [("repository", id.as_str())]);
+                admin.one(&at.workspace, "DELETE", path, &params, Value::Null).await?;
+                Ok(Shown::Done(format!("repository {id} removed")))
+            })
+            .await
         }
     }
-}
-
-async fn change_agent(
-    context: &Context,
-    AgentArgs { at, name }: AgentArgs,
-    method: &str,
-    body: Value,
-) -> Result<ExitCode, Failure> {
-    with(context, &at.at, async |admin| {
-        let id = admin.agent_find(&at.workspace, &name).await?.to_string();
-        let params = [("agent", id.as_str())];
-        Ok(Shown::One(admin.one(&at.workspace, method, "/agents/{agent}", &params, body).await?))
-    })
-    .await
 }
 
 async fn token(context: &Context, command: TokenCommand) -> Result<ExitCode, Failure> {
@@ -332,45 +289,4 @@ async fn runtime(context: &Context, command: RuntimeCommand) -> Result<ExitCode,
             call(context, &at, ("GET", "/runtimes/{runtime}"), &params, Value::Null).await
         }
     }
-}
-
-async fn task(context: &Context, command: FleetTaskCommand) -> Result<ExitCode, Failure> {
-    const LIST: &[Column] = &[
-        ("TASK", "/id"),
-        ("STATUS", "/status"),
-        ("ISSUE", "/issue/id"),
-        ("AGENT", "/agent/name"),
-        ("TRY", "/attempts"),
-        ("TITLE", "/issue/title"),
-    ];
-    let (order, task, sent) = match command {
-        FleetTaskCommand::List { at, state, agent } => {
-            return with(context, &at.at, async |admin| {
-                let mut query = Vec::new();
-                let id = match &agent {
-                    Some(name) => Some(admin.agent_find(&at.workspace, name).await?.to_string()),
-                    None => None,
-                };
-                query.extend(state.as_deref().map(|state| ("state", state)));
-                query.extend(id.as_deref().map(|id| ("agent_id", id)));
-                Ok(Shown::List(admin.list(&at.workspace, "/tasks", &query).await?, LIST))
-            })
-            .await;
-        }
-        FleetTaskCommand::Show(task) => (("GET", "/tasks/{task}"), task, Value::Null),
-        FleetTaskCommand::Cancel(task) => (("POST", "/tasks/{task}/cancel"), task, Value::Null),
-        FleetTaskCommand::Retry(task) => (("POST", "/tasks/{task}/retry"), task, Value::Null),
-        FleetTaskCommand::Approve { task, note } => decision(task, "approved", note),
-        FleetTaskCommand::Deny { task, note } => decision(task, "denied", note),
-    };
-    call(context, &task.at, order, &[("task", task.task.as_str())], sent).await
-}
-
-fn decision(
-    task: TaskArgs,
-    word: &str,
-    note: Option<String>,
-) -> ((&'static str, &'static str), TaskArgs, Value) {
-    let sent = body([("decision", Some(word.into())), ("note", note.map(Value::from))]);
-    (("POST", "/tasks/{task}/decision"), task, sent.into())
 }

@@ -8,6 +8,7 @@ use camino::Utf8Path;
 use ostler_server::new_file::{NewFile, NewFileError};
 use ostler_server::{Admin, BackupError, Moved, TransferError};
 
+use super::Missing;
 use crate::args::JsonFlag;
 use crate::args::server::DatabaseArgs;
 use crate::context::Context;
@@ -24,6 +25,7 @@ pub(super) async fn backup(
     json: JsonFlag,
 ) -> Result<ExitCode, Failure> {
     let url = super::config(context, database)?.settings.database;
+    super::check_there(&url)?;
     let bytes = ostler_server::backup(&url, file).await.map_err(|error| {
         let hint = match &error {
             BackupError::NotSqlite => Some("PostgreSQL has pg_dump and its own archives"),
@@ -48,10 +50,10 @@ pub(super) async fn export(
     database: &DatabaseArgs,
     file: &Utf8Path,
 ) -> Result<ExitCode, Failure> {
-    let admin = super::admin(context, database).await?;
+    let admin = super::admin(context, database, Missing::Refuse).await?;
     let done = if file == "-" {
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, std::io::stdout());
-        admin.export(&mut out).await.map_err(transfer_failure)
+        admin.export(&mut out).await.map_err(|error| transfer_failure(error, ""))
     } else {
         export_to(&admin, file).await
     };
@@ -65,7 +67,7 @@ async fn export_to(admin: &Admin, file: &Utf8Path) -> Result<Moved, Failure> {
     let file_failure = |error: NewFileError| failed("there is no export", error, None);
     let new = NewFile::create(file).map_err(file_failure)?;
     let mut out = BufWriter::with_capacity(BUFFER_BYTES, new.file());
-    let moved = admin.export(&mut out).await.map_err(transfer_failure)?;
+    let moved = admin.export(&mut out).await.map_err(|error| transfer_failure(error, ""))?;
     out.flush()?;
     drop(out);
     new.keep().map_err(file_failure)?;
@@ -88,7 +90,7 @@ pub(super) async fn import(
         Some(opened)
     };
     let database = super::config(context, database)?.settings.database;
-    let keyring = super::old_keyring(context, &database)?;
+    let keyring = super::keyring(context, &database, Missing::Refuse)?;
     let moved = match opened {
         Some(file) => {
             let mut input = BufReader::with_capacity(BUFFER_BYTES, file);
@@ -99,7 +101,7 @@ pub(super) async fn import(
             Admin::import(&database, keyring, &mut input).await
         }
     };
-    let moved = moved.map_err(transfer_failure)?;
+    let moved = moved.map_err(|error| transfer_failure(error, &database))?;
     if json.json {
         output::json_line(&moved)?;
     } else {
@@ -108,10 +110,10 @@ pub(super) async fn import(
     Ok(Code::Success.into())
 }
 
-fn transfer_failure(error: TransferError) -> Failure {
+fn transfer_failure(error: TransferError, database: &str) -> Failure {
     let hint = match &error {
-        TransferError::OtherKey => Some(super::OLD_KEY_HINT),
-        TransferError::Open(error) => super::open_hint(error),
+        TransferError::OtherKey => Some(super::KEY_HINT),
+        TransferError::Open(error) => super::open_hint(error, database),
         TransferError::NotEmpty { .. } => Some("an import fills a new database only: name another"),
         TransferError::Version { .. } => {
             Some("export and import with the same Ostler; upgrade before or after")

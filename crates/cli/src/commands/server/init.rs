@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::Missing;
 use crate::args::JsonFlag;
 use crate::args::server::DatabaseArgs;
 use crate::context::Context;
@@ -15,7 +16,7 @@ pub(super) async fn perform(
     email: &str,
     json: JsonFlag,
 ) -> Result<ExitCode, Failure> {
-    let admin = super::admin(context, database).await?;
+    let admin = super::admin(context, database, Missing::Make).await?;
     let made = admin.init(workspace, email).await;
     admin.close().await;
     let made = made.map_err(super::store_failure)?;

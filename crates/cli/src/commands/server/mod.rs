@@ -2,6 +2,7 @@
 
 mod administer;
 mod copy;
+mod greeting;
 mod init;
 mod serve;
 
@@ -41,7 +42,7 @@ pub(crate) fn perform(context: &Context, args: ServerArgs) -> Result<ExitCode, F
         Some(ServerCommand::Import { file, database, json }) => {
             block_on(copy::import(context, &database, &file, json))
         }
-        Some(command) => block_on(administer::perform(context, command)),
+        Some(ServerCommand::Administer(command)) => block_on(administer::perform(context, command)),
     }
 }
 
@@ -71,40 +72,81 @@ fn config_failure(error: ConfigError) -> Failure {
     Failure::new(Code::Usage, "the server's settings cannot be used").because(error).hint(hint)
 }
 
-/// The secret key: from the environment, else from the file beside the database, which is made when it is not
-/// there.
-fn keyring(context: &Context, database: &str) -> Result<Keyring, Failure> {
+/// What may come into being that was not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// A database with its secret key.
+    Make,
+    /// Nothing: a name that was mistyped would become a database.
+    Refuse,
+}
+
+/// What to do where the right secret key is missing.
+const KEY_HINT: &str = "set OSTLER_SECRET_KEY to the key that the database was made with, or put its secret.key \
+     beside the database";
+
+/// The secret key: from the environment, else from the file beside the database. It is made only where a
+/// database is made: what was sealed before is not opened by a new one.
+fn keyring(context: &Context, database: &str, missing: Missing) -> Result<Keyring, Failure> {
+    let database_file = database_file(database);
+    if database_file.is_none() && !is_postgres(database) {
+        return Err(open_failure(OpenError::Url, database));
+    }
     let failure =
         |error: KeyFault| Failure::new(Code::Failed, "there is no secret key").because(error);
     if let Some(text) = context.env.get_os(KEY_ENV) {
         let text = text.to_str().ok_or(KeyFault::Text).map_err(failure)?;
-        return Keyring::from_text(text).map_err(failure);
+        let keyring = Keyring::from_text(text).map_err(failure)?;
+        if let (Missing::Make, Some(file)) = (missing, &database_file) {
+            make_folder(&folder_of(file))?;
+        }
+        return Ok(keyring);
     }
-    let folder = database_folder(database).unwrap_or_else(|| folder(context));
+    let folder = database_file.as_deref().map_or_else(|| folder(context), folder_of);
+    let file = folder.join(KEY_FILE);
+    let is_made = missing == Missing::Make && database_file.as_deref().is_none_or(is_new);
+    if !is_made && file.symlink_metadata().is_err() {
+        let heading = format!("the database's secret key is not there: {file}");
+        return Err(Failure::new(Code::Usage, heading).hint(KEY_HINT));
+    }
     make_folder(&folder)?;
-    Keyring::from_file(folder.join(KEY_FILE).as_std_path()).map_err(failure)
+    Keyring::from_file(file.as_std_path()).map_err(failure)
 }
 
-/// What to do where the right secret key is missing.
-const OLD_KEY_HINT: &str =
-    "set OSTLER_SECRET_KEY to the old server's key, or put its secret.key beside the new database";
-
-/// The secret key, which must be there: a new one would not open anything.
-fn old_keyring(context: &Context, database: &str) -> Result<Keyring, Failure> {
-    let folder = database_folder(database).unwrap_or_else(|| folder(context));
-    if context.env.get_os(KEY_ENV).is_none() && !folder.join(KEY_FILE).exists() {
-        return Err(
-            Failure::new(Code::Usage, "the old server's secret key is not here").hint(OLD_KEY_HINT)
-        );
-    }
-    keyring(context, database)
+fn is_postgres(database: &str) -> bool {
+    database.starts_with("postgres:") || database.starts_with("postgresql:")
 }
 
-/// Where a SQLite database is.
-fn database_folder(database: &str) -> Option<Utf8PathBuf> {
+/// The file of a SQLite database.
+fn database_file(database: &str) -> Option<Utf8PathBuf> {
     let file = database.strip_prefix("sqlite:")?;
-    let folder = Utf8Path::new(file.strip_prefix("//").unwrap_or(file)).parent()?;
-    Some(if folder.as_str().is_empty() { Utf8PathBuf::from(".") } else { folder.to_owned() })
+    let file = file.strip_prefix("//").unwrap_or(file);
+    (!file.is_empty()).then(|| Utf8PathBuf::from(file))
+}
+
+fn folder_of(file: &Utf8Path) -> Utf8PathBuf {
+    match file.parent() {
+        Some(folder) if !folder.as_str().is_empty() => folder.to_owned(),
+        _ => Utf8PathBuf::from("."),
+    }
+}
+
+/// Whether a SQLite file is not there, or nothing is in it.
+fn is_new(file: &Utf8Path) -> bool {
+    match file.metadata() {
+        Ok(facts) => facts.len() == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+/// That a command has a database to work on.
+fn check_there(database: &str) -> Result<(), Failure> {
+    match database_file(database).filter(|file| is_new(file)) {
+        None => Ok(()),
+        Some(file) => Err(Failure::new(Code::Usage, format!("there is no database {file}")).hint(
+            "`ostler server init` makes one; --database or OSTLER_SERVER_DATABASE names another",
+        )),
+    }
 }
 
 /// Owner-only, where it is not there.
@@ -115,14 +157,17 @@ fn make_folder(folder: &Utf8Path) -> Result<(), Failure> {
 }
 
 /// Opens the database for a command.
-async fn admin(context: &Context, args: &DatabaseArgs) -> Result<Admin, Failure> {
+async fn admin(context: &Context, args: &DatabaseArgs, missing: Missing) -> Result<Admin, Failure> {
     let database = config(context, args)?.settings.database;
-    let keyring = keyring(context, &database)?;
-    Admin::open(&database, keyring).await.map_err(open_failure)
+    if missing == Missing::Refuse {
+        check_there(&database)?;
+    }
+    let keyring = keyring(context, &database, missing)?;
+    Admin::open(&database, keyring).await.map_err(|error| open_failure(error, &database))
 }
 
-fn open_failure(error: OpenError) -> Failure {
-    let hint = open_hint(&error);
+fn open_failure(error: OpenError, database: &str) -> Failure {
+    let hint = open_hint(&error, database);
     let failure = Failure::new(Code::Failed, "the database cannot be used").because(error);
     match hint {
         Some(hint) => failure.hint(hint),
@@ -130,14 +175,14 @@ fn open_failure(error: OpenError) -> Failure {
     }
 }
 
-fn open_hint(error: &OpenError) -> Option<&'static str> {
+fn open_hint(error: &OpenError, database: &str) -> Option<&'static str> {
     match error {
-        OpenError::Url => Some("for a password with @ or /, write %40 or %2F"),
-        OpenError::Newer { .. } => Some("use the newer Ostler, or restore the backup from before"),
-        OpenError::OtherKey => {
-            Some("set OSTLER_SECRET_KEY, or put secret.key back beside the database, as it was")
+        OpenError::Url if is_postgres(database) => {
+            Some("for a password with @ or /, write %40 or %2F")
         }
-        OpenError::Open(_) | OpenError::Migrate(_) => None,
+        OpenError::Newer { .. } => Some("use the newer Ostler, or restore the backup from before"),
+        OpenError::OtherKey => Some(KEY_HINT),
+        OpenError::Url | OpenError::Open(_) | OpenError::Migrate(_) => None,
     }
 }
 

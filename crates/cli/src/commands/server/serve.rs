@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use camino::Utf8PathBuf;
 use ostler_server::config::Config;
-use ostler_server::{FirstStart, Server, StartError, system_clock};
+use ostler_server::lock::LockFile;
+use ostler_server::{Server, StartError, system_clock};
 
-use crate::args::server::ServeArgs;
+use super::greeting::{Here, greet};
+use crate::args::server::{DatabaseArgs, ServeArgs};
 use crate::context::{Context, block_on_cores};
 use crate::error::{Code, Failure};
 use crate::signals::{Signals, end_at_the_second_signal};
@@ -22,8 +24,9 @@ pub(super) fn perform(context: &Context, args: ServeArgs) -> Result<ExitCode, Fa
     logging::start(None)?;
     allow_many_connections();
     let mut config = super::config(context, &args.database)?;
+    let database = args.database.clone();
     take_flags(&mut config, args);
-    block_on_cores(serve(context, config))
+    block_on_cores(serve(context, config, &database))
 }
 
 /// Each connection is an open file, and the usual limit is 1,024 until somebody asks for more.
@@ -50,14 +53,21 @@ fn take_flags(config: &mut Config, args: ServeArgs) {
     config.tls_key = args.tls_key.or(config.tls_key.take());
 }
 
-async fn serve(context: &Context, config: Config) -> Result<ExitCode, Failure> {
+async fn serve(
+    context: &Context,
+    config: Config,
+    flags: &DatabaseArgs,
+) -> Result<ExitCode, Failure> {
     let settings = config.finish().map_err(super::config_failure)?;
     let mut signals = Signals::listen()?;
     end_at_the_second_signal()?;
     super::make_folder(&super::folder(context))?;
-    let keyring = super::keyring(context, &settings.database)?;
+    let keyring = super::keyring(context, &settings.database, super::Missing::Make)?;
+    let database = settings.database.clone();
+    let is_behind_proxy = !settings.proxies.is_empty();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    let server = Server::start(settings, keyring, system_clock()).await.map_err(start_failure)?;
+    let server = Server::start(settings, keyring, system_clock()).await;
+    let server = server.map_err(|error| start_failure(error, &database))?;
     let url = format!("{scheme}://{}", server.address());
     let first = server.admin().first_start(WORKSPACE, EMAIL).await.map_err(|error| {
         Failure::new(Code::Failed, "the first workspace could not be made").because(error)
@@ -72,25 +82,40 @@ async fn serve(context: &Context, config: Config) -> Result<ExitCode, Failure> {
         }
     };
     output::note(&format!("listening on {url}"));
+    if let Some(address) = server.metrics_address() {
+        output::note(&format!("metrics on http://{address}/metrics"));
+    }
+    let here = Here {
+        url: &url,
+        address: server.address(),
+        is_noted: note.is_some(),
+        is_behind_proxy,
+        database: flags,
+    };
     if let Some(first) = first
-        && let Err(failure) = greet(&url, &first)
+        && let Err(failure) = greet(context, &here, &first)
     {
         // It serves all the same; another token can be made.
         crate::error::tell(&failure);
     }
     let signal = signals.next().await;
     tracing::info!(signal, "stopping");
-    note.remove();
+    if let Some(note) = note {
+        note.remove();
+    }
     server.stop().await;
     tracing::info!("stopped");
     Ok(Code::Success.into())
 }
 
-fn start_failure(error: StartError) -> Failure {
+fn start_failure(error: StartError, database: &str) -> Failure {
     let hint = match &error {
-        StartError::Database(error) => super::open_hint(error),
+        StartError::Database(error) => super::open_hint(error, database),
         StartError::Listen { .. } => Some("is another server there? --listen ADDR:0 picks a port"),
-        StartError::Tls(_) => None,
+        StartError::Taken { .. } => {
+            Some("stop it first; several servers can share a PostgreSQL database")
+        }
+        StartError::Tls(_) | StartError::Lock { .. } => None,
     };
     let failure = Failure::new(Code::Failed, "the server cannot start").because(error);
     match hint {
@@ -99,42 +124,33 @@ fn start_failure(error: StartError) -> Failure {
     }
 }
 
-/// The one time that the token is shown.
-fn greet(url: &str, first: &FirstStart) -> Result<(), Failure> {
-    let FirstStart { workspace, email, token, days } = first;
-    output::line(&format!(
-        "This server is new. It has the workspace `{workspace}` and the administrator `{email}`.\n\n\
-         The administrator's token, valid for {days} days and shown only now:\n\n    {token}\n\n\
-         Next, in another terminal:\n  \
-         1. keep the token where `ostler issue` finds it: in OSTLER_TOKEN, or in\n     \
-         ~/.config/ostler/token, which only you may read. Elsewhere also OSTLER_SERVER_URL={url}\n  \
-         2. make an agent, and a token for the machine that will run it:\n       \
-         ostler server agent create --workspace {workspace} --name Freya --provider claude_code\n       \
-         ostler server token create --workspace {workspace} --user {email} \
-         --name laptop --days 90 --kind daemon\n  \
-         3. give it work:\n       \
-         ostler issue create \"Fix the failing test\" --assign Freya"
-    ))
-}
-
 /// `$OSTLER_HOME/server/url`: where programs on this machine find the server.
 struct UrlFile {
     file: Utf8PathBuf,
-    text: String,
+    /// While it is held, no other server writes there.
+    _lock: LockFile,
 }
 
 impl UrlFile {
-    fn write(context: &Context, url: &str) -> Result<Self, Failure> {
+    /// `None` when it is another server's, which lives.
+    fn write(context: &Context, url: &str) -> Result<Option<Self>, Failure> {
         let file = super::folder(context).join("url");
-        let text = format!("{url}\n");
-        let write = || {
+        let write = || -> std::io::Result<_> {
+            let Some(lock) = LockFile::take(&file.with_file_name("url.lock"))? else {
+                return Ok(None);
+            };
             // Under another name first: nobody reads half a line.
             let draft = file.with_file_name(format!("url.{}", std::process::id()));
-            std::fs::File::create(&draft)?.write_all(text.as_bytes())?;
-            std::fs::rename(&draft, &file)
+            std::fs::File::create(&draft)?.write_all(format!("{url}\n").as_bytes())?;
+            std::fs::rename(&draft, &file)?;
+            Ok(Some(lock))
         };
         match write() {
-            Ok(()) => Ok(Self { file, text }),
+            Ok(Some(lock)) => Ok(Some(Self { file, _lock: lock })),
+            Ok(None) => {
+                output::note(&format!("{file} stays with the server that was here first"));
+                Ok(None)
+            }
             Err(error) => {
                 Err(Failure::new(Code::Failed, format!("{file} could not be written"))
                     .because(error))
@@ -142,11 +158,8 @@ impl UrlFile {
         }
     }
 
-    /// Unless another server has written its own meanwhile.
     fn remove(self) {
-        if std::fs::read_to_string(&self.file).is_ok_and(|text| text == self.text) {
-            // What stays behind leads to an address where nobody answers.
-            let _ = std::fs::remove_file(&self.file);
-        }
+        // What stays behind leads to an address where nobody answers.
+        let _ = std::fs::remove_file(&self.file);
     }
 }

@@ -245,7 +245,7 @@ pub enum OpenError {
 }
 
 /// The file of a `sqlite:` URL.
-fn sqlite_file(url: &str) -> Option<&str> {
+pub(crate) fn sqlite_file(url: &str) -> Option<&str> {
     let file = url.strip_prefix("sqlite:")?;
     let file = file.strip_prefix("//").unwrap_or(file);
     Some(file).filter(|file| !file.is_empty())

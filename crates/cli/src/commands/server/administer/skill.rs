@@ -10,6 +10,7 @@ use super::{Shown, list, text_of, with};
 use crate::args::administer::{SkillArgs, SkillCommand};
 use crate::context::Context;
 use crate::error::{Code, Failure};
+use crate::output;
 use crate::table::Column;
 
 /// The document of a skill in its folder.
@@ -87,30 +88,41 @@ async fn find(admin: &Admin, workspace: &str, name: &str) -> Result<i64, AdminFa
 /// Content and files, from a document or from its folder.
 fn read(path: &Utf8Path) -> Result<Value, Failure> {
     if !path.is_dir() {
-        return Ok(json!({ "content": text_of(path)?, "files": [] }));
+        return Ok(json!({ "content": text(path)?, "files": [] }));
     }
     let document = path.join(DOCUMENT);
-    let content = text_of(&document)?;
+    let content = text(&document)?;
     let mut files = Vec::new();
-    for file in walk(path)? {
+    let (found, hidden) = walk(path)?;
+    for file in found {
         if file != document {
             let relative = file.strip_prefix(path).unwrap_or(&file);
-            files.push(json!({ "path": relative, "content": text_of(&file)? }));
+            files.push(json!({ "path": relative, "content": text(&file)? }));
         }
+    }
+    if hidden > 0 {
+        output::note(&format!("left out {hidden} files and folders whose names begin with `.`"));
     }
     Ok(json!({ "content": content, "files": files }))
 }
 
-/// The regular files below a folder, in the order of their names. Links are not followed.
-fn walk(folder: &Utf8Path) -> Result<Vec<Utf8PathBuf>, Failure> {
+fn text(file: &Utf8Path) -> Result<String, Failure> {
+    text_of(file).map_err(|failure| failure.hint("a skill is made of text files, UTF-8"))
+}
+
+/// The regular files below a folder, in the order of their names, and how many entries were left out: names
+/// that begin with a dot are of programs and people, `.git` and `.env` among them. Links are not followed.
+fn walk(folder: &Utf8Path) -> Result<(Vec<Utf8PathBuf>, usize), Failure> {
     let cannot =
         |error| Failure::new(Code::Usage, format!("{folder} cannot be read")).because(error);
-    let (mut folders, mut files) = (vec![folder.to_owned()], Vec::new());
+    let (mut folders, mut files, mut hidden) = (vec![folder.to_owned()], Vec::new(), 0);
     while let Some(next) = folders.pop() {
         for entry in next.read_dir_utf8().map_err(cannot)? {
             let entry = entry.map_err(cannot)?;
             let kind = entry.file_type().map_err(cannot)?;
-            if kind.is_dir() {
+            if entry.file_name().starts_with('.') {
+                hidden += 1;
+            } else if kind.is_dir() {
                 folders.push(entry.path().to_owned());
             } else if kind.is_file() {
                 files.push(entry.path().to_owned());
@@ -122,5 +134,5 @@ fn walk(folder: &Utf8Path) -> Result<Vec<Utf8PathBuf>, Failure> {
         }
     }
     files.sort();
-    Ok(files)
+    Ok((files, hidden))
 }
