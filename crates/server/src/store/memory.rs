@@ -134,7 +134,8 @@ impl LeaseStore for MemoryStore {
             let facts = inner.facts(&task);
             return Ok(Some(Claimed { task, lease_token, facts }));
         }
-        let Some((mut task, runtime)) = inner.next_task(&claim) else { return Ok(None) };
+        let next = if claim.repeats_only { None } else { inner.next_task(&claim) };
+        let Some((mut task, runtime)) = next else { return Ok(None) };
         let attempt = task.machine.attempts + 1;
         let lease = self.new_lease(&mut inner, &task, attempt);
         let how = (claim.request.as_deref(), claim.starts_soon);

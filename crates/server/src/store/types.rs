@@ -95,6 +95,8 @@ pub struct Claim {
     pub runtimes: Vec<(String, String)>,
     /// The caller's own word for this claim: the same word again gives the same task and lease.
     pub request: Option<String>,
+    /// Only what this word was given before, and nothing new: the machine is offline.
+    pub repeats_only: bool,
     /// It starts within a minute or gives back.
     pub starts_soon: bool,
 }

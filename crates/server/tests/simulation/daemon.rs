@@ -141,6 +141,7 @@ impl Daemon {
                     workspace_id,
                     runtimes: self.runtimes.clone(),
                     request: self.words.then_some(word),
+                    repeats_only: false,
                     starts_soon: self.starts_soon,
                 };
                 out.push(self.say(None, Request::Claim(claim), now));

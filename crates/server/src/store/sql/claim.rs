@@ -52,6 +52,7 @@ pub(super) async fn run(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Giv
         let open = |given: &[Option<Given>]| -> Vec<(usize, &Claim)> {
             let open = claims.iter().enumerate().filter(|(at, claim)| {
                 claim.workspace_id == workspace_id
+                    && !claim.repeats_only
                     && given.get(*at).is_some_and(Option::is_none)
                     && first_like_it(claims, *at).is_none()
             });

@@ -122,6 +122,7 @@ impl Machine {
             workspace_id: self.workspace_id,
             runtimes: self.runtimes.clone(),
             request: None,
+            repeats_only: false,
             starts_soon: false,
         }
     }

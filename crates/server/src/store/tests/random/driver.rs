@@ -200,6 +200,7 @@ impl<S: Subject> Driver<S> {
             workspace_id: self.places[workspace].id,
             runtimes: self.listed(workspace, machine).await,
             request: word.map(|word| format!("w-{machine}-{word}")),
+            repeats_only: false,
             starts_soon,
         };
         let Some(claimed) = self.world.claim(claim).await else {
