@@ -19,7 +19,7 @@ const MACHINES_MAX: usize = 200_000;
 /// How long a machine is remembered: a hint that its runtimes changed may be lost.
 const REMEMBERED_MAX: Duration = Duration::from_secs(30);
 /// How often a machine that seems offline is looked up: another server may have heard of it.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often signs of life are written down.
 pub(crate) const WRITE_SEEN_EVERY: Duration = Duration::from_secs(5);
 
@@ -56,8 +56,10 @@ pub(crate) struct Machines(Mutex<HashMap<Key, Machine>>);
 
 /// A machine as an endpoint needs it.
 pub(crate) struct Known {
-    /// Those that may be given work: id and provider.
+    /// Those that the machine has now: id and provider.
     pub(crate) runtimes: Vec<(String, String)>,
+    /// It was heard of lately, and may be given work.
+    pub(crate) online: bool,
     pub(crate) decisions: Vec<DecisionMade>,
     seen: Timestamp,
     loaded: Instant,
@@ -80,6 +82,7 @@ impl Machines {
             let listed = machine.runtimes.iter().filter(|runtime| runtime.listed);
             Some(Known {
                 runtimes: listed.clone().map(|it| (it.id.clone(), it.provider.clone())).collect(),
+                online: true,
                 decisions: machine.decisions.clone(),
                 seen: machine.seen,
                 loaded: machine.loaded,
@@ -176,7 +179,7 @@ impl App {
         Ok(())
     }
 
-    /// The machine if it was heard of lately, here or on another server; without runtimes if it was not.
+    /// The machine, and whether it was heard of lately, here or on another server.
     pub(crate) async fn machine_online(
         &self,
         workspace_id: i64,
@@ -189,9 +192,7 @@ impl App {
             self.load(&(workspace_id, daemon_id.to_owned())).await?;
             known = self.machine(workspace_id, daemon_id).await?;
         }
-        if offline(&known) {
-            known.runtimes.clear();
-        }
+        known.online = !offline(&known);
         Ok(known)
     }
 

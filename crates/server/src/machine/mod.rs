@@ -185,15 +185,19 @@ async fn identify(
     if let Some(seconds) = address.and_then(|address| app.rates.guesses(address).refused) {
         return Err(too_many(seconds));
     }
-    match app.tokens.identify(&app.store, bearer(headers), TokenKind::Daemon).await? {
-        Some(identity) => Ok(identity),
-        None => {
-            if let Some(address) = address {
-                app.rates.guessed(address);
-            }
-            Err(Fault::unauthorized())
-        }
+    let known = known_token(app, headers).await;
+    if let (Err(fault), Some(address)) = (&known, address)
+        && fault.status == StatusCode::UNAUTHORIZED
+    {
+        app.rates.guessed(address);
     }
+    known
+}
+
+/// Whose token this is now; 401 for one that is unknown, revoked or expired.
+async fn known_token(app: &App, headers: &HeaderMap) -> Result<Arc<Identity>, Fault> {
+    let identity = app.tokens.identify(&app.store, bearer(headers), TokenKind::Daemon).await?;
+    identity.ok_or_else(Fault::unauthorized)
 }
 
 fn too_old(upgrade: version::Upgrade) -> Fault {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::world::{Claimed, Machine, SOON, World};
+use crate::world::{Claimed, Machine, Patience, SOON, World};
 
 /// A long poll that a person's assignment ends is over long before its own end.
 const WAIT_SECONDS: u64 = 25;
@@ -70,6 +70,72 @@ on_both! {
         let body = json!({ "daemon_id": "m-1", "wait_seconds": WAIT_SECONDS });
         assert_eq!(machine.post("tasks/claim", None, body).await.status, 204);
         assert!(begun.elapsed() < Duration::from_secs(WAIT_SECONDS - 5), "{:?}", begun.elapsed());
+        world.stop().await;
+    }
+
+    // F-003: a wait that began before counts for nothing.
+    async fn f_003_a_wait_ends_with_401_when_its_token_was_revoked_before_work_came(world
+        with |settings| settings.metrics_listen = Some(([127, 0, 0, 1], 0).into())) {
+        let (id, token) = world.new_token(None).await;
+        let mut machine = Machine { token, ..world.machine("m-1") };
+        machine.register(&["claude_code"]).await;
+        machine.capabilities = Some("long_poll");
+        let agent = world.agent("Freya").await;
+        let body = json!({ "daemon_id": "m-1", "wait_seconds": WAIT_SECONDS });
+        let waiting = machine.clone();
+        let poll = tokio::spawn(async move { waiting.post("tasks/claim", None, body).await });
+        let patience = Patience::new();
+        while world.metric("ostler_claims_waiting").await != Some(1) {
+            patience.wait("a claim that waits").await;
+        }
+        world.api("DELETE", &format!("/tokens/{id}"), None).await;
+        let issue = world.issue("Not for her", agent).await;
+        let told = tokio::time::timeout(SOON, poll).await.unwrap().unwrap().expect(401);
+        assert!(told.get("data").is_none(), "{told}");
+        let tasks = world.get(&format!("/tasks?issue={issue}")).await;
+        assert_eq!(tasks[0]["status"], "queued", "{tasks}");
+        world.stop().await;
+    }
+
+    async fn f_023_f_034_a_machine_that_is_offline_waits_until_it_is_heard_of_again(world
+        with |settings| settings.metrics_listen = Some(([127, 0, 0, 1], 0).into())) {
+        let mut machine = world.registered("m-1").await;
+        machine.capabilities = Some("long_poll");
+        let agent = world.agent("Freya").await;
+        world.issue("Waits", agent).await;
+        world.advance(Duration::from_secs(46));
+        assert_eq!(machine.ask().await.status, 204);
+        let body = json!({ "daemon_id": "m-1", "wait_seconds": 60 });
+        let waiting = machine.clone();
+        let poll = tokio::spawn(async move { waiting.post("tasks/claim", None, body).await });
+        let patience = Patience::new();
+        while world.metric("ostler_http_requests_now").await != Some(1) {
+            patience.wait("a claim that waits").await;
+        }
+        machine.beat().await.expect(200);
+        let told = tokio::time::timeout(SOON, poll).await.unwrap().unwrap().expect(200);
+        assert_eq!(told["data"]["issue"]["title"], "Waits");
+        world.stop().await;
+    }
+
+    async fn f_031_f_034_a_claim_repeated_while_offline_gives_what_it_gave_and_nothing_new(world) {
+        let machine = world.registered("m-1").await;
+        let agent = world.agent("Freya").await;
+        world.issue("One", agent).await;
+        world.issue("Two", agent).await;
+        let ask = async |request: &str| {
+            let body = json!({ "daemon_id": "m-1", "request_id": request });
+            machine.post("tasks/claim", None, body).await
+        };
+        let first = ask("r-1").await.expect(200)["data"].take();
+        world.advance(Duration::from_secs(46));
+        let again = ask("r-1").await.expect(200)["data"].take();
+        let same = [&again["id"], &again["lease_token"]];
+        assert_eq!(same, [&first["id"], &first["lease_token"]]);
+        assert_eq!(ask("r-2").await.status, 204);
+        assert_eq!(machine.ask().await.status, 204);
+        machine.beat().await.expect(200);
+        assert_ne!(ask("r-2").await.expect(200)["data"]["id"], first["id"]);
         world.stop().await;
     }
 
@@ -157,7 +223,7 @@ on_both! {
         assert_eq!(why, "parked");
         world.advance(Duration::from_secs(601));
         machine.beat().await.expect(200);
-        let patience = crate::world::Patience::new();
+        let patience = Patience::new();
         let again = loop {
             machine.beat().await.expect(200);
             let asked = machine.ask().await;

@@ -390,6 +390,13 @@ impl World {
         self.get(&format!("/tasks/{}/messages", task.id)).await.as_array().unwrap().clone()
     }
 
+    /// A number among the first server's metrics, where it has a listener for them.
+    pub(crate) async fn metric(&self, name: &str) -> Option<i64> {
+        let url = format!("http://{}/metrics", self.servers[0].metrics_address().unwrap());
+        let text = self.http.get(url).send().await.unwrap().text().await.unwrap();
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    }
+
     /// A token of machines; its id and itself.
     pub(crate) async fn new_token(&self, days: Option<u32>) -> (i64, String) {
         let body = json!({ "name": "another", "kind": "daemon", "days": days });
