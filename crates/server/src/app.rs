@@ -32,8 +32,7 @@ pub(crate) struct App {
     pub(crate) rates: Rates,
     pub(crate) machines: Arc<Machines>,
     pub(crate) github: crate::machine::lend::Apps,
-    /// Places for event streams.
-    pub(crate) streams: Arc<tokio::sync::Semaphore>,
+    pub(crate) streams: Arc<crate::events::Streams>,
     /// Waiting claims and streams end when the server stops.
     pub(crate) stopping: tokio_util::sync::CancellationToken,
 }
@@ -150,7 +149,7 @@ impl App {
         stopping: tokio_util::sync::CancellationToken,
     ) -> Self {
         let rates = Rates::new(settings.limits, store.shared().metrics.refused.clone());
-        let streams = Arc::new(tokio::sync::Semaphore::new(crate::events::STREAMS_MAX));
+        let streams = crate::events::Streams::new();
         let github = crate::machine::lend::Apps::new();
         Self { settings, store, board, tokens, rates, machines, github, streams, stopping }
     }
