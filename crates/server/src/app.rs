@@ -32,8 +32,8 @@ pub(crate) struct App {
     pub(crate) rates: Rates,
     pub(crate) machines: Arc<Machines>,
     pub(crate) github: crate::machine::lend::Apps,
-    /// Places for event streams.
-    pub(crate) streams: Arc<tokio::sync::Semaphore>,
+    pub(crate) streams: Arc<crate::events::Streams>,
+    pub(crate) bodies: crate::bodies::Bodies,
     /// Waiting claims and streams end when the server stops.
     pub(crate) stopping: tokio_util::sync::CancellationToken,
 }
@@ -153,9 +153,10 @@ impl App {
         stopping: tokio_util::sync::CancellationToken,
     ) -> Self {
         let rates = Rates::new(settings.limits, store.shared().metrics.refused.clone());
-        let streams = Arc::new(tokio::sync::Semaphore::new(crate::events::STREAMS_MAX));
+        let streams = crate::events::Streams::new();
         let github = crate::machine::lend::Apps::new();
-        Self { settings, store, board, tokens, rates, machines, github, streams, stopping }
+        let bodies = crate::bodies::Bodies::new();
+        Self { settings, store, board, tokens, rates, machines, github, streams, bodies, stopping }
     }
 
     /// The machine, from memory or from the database; `NotFound` when it never registered.

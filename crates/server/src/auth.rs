@@ -2,12 +2,19 @@
 //!
 //! A token that was looked up once is not looked up again until a token anywhere is revoked: each revocation
 //! counts up a number in the database, which every server reads once a second. A server that could not read it for
-//! some seconds trusts nothing it remembers.
+//! some seconds trusts nothing it remembers. Tokens that are not accepted are counted by address; one that was
+//! accepted before is not, or a machine with a bad token would lock out its neighbours (F-111).
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::http::HeaderMap;
+use ostler_core::clock::Timestamp;
+
+use crate::app::App;
+use crate::http::{Fault, bearer};
 use crate::secrets::hash_token;
 use crate::store::StoreError;
 use crate::store::hex;
@@ -66,12 +73,24 @@ impl Identity {
     pub(crate) fn may(&self, ability: &str) -> bool {
         self.abilities.iter().any(|own| own == ability)
     }
+
+    fn is_valid(&self, kind: TokenKind, now: Timestamp) -> bool {
+        self.kind == kind && self.expires_at.is_none_or(|at| at > now.as_micros())
+    }
+}
+
+struct Remembered {
+    identity: Arc<Identity>,
+    /// When it was looked up.
+    generation: u64,
 }
 
 struct Known {
-    /// By the token's hash.
-    identities: HashMap<[u8; 32], Arc<Identity>>,
-    /// How many revocations there were.
+    /// By the token's hash. Those of earlier generations were accepted once, and are looked up again.
+    identities: HashMap<[u8; 32], Remembered>,
+    /// Counted up when a token was revoked.
+    generation: u64,
+    /// How many revocations the database has seen.
     number: Option<String>,
     asked: Option<Instant>,
 }
@@ -83,8 +102,12 @@ pub(crate) struct Tokens {
 
 impl Tokens {
     pub(crate) fn new() -> Self {
-        let known = Known { identities: HashMap::new(), number: None, asked: None };
+        let known = Known { identities: HashMap::new(), generation: 0, number: None, asked: None };
         Self { known: Mutex::new(known) }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+        work(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whose token this is. It must be of this kind, of now, and not revoked.
@@ -99,40 +122,67 @@ impl Tokens {
         };
         // The hash is looked up, not the token: how long a comparison takes says nothing about a token.
         let hash = hash_token(token);
-        let identity = match self.remembered(&hash) {
+        let (remembered, generation) = self.remembered(&hash);
+        let identity = match remembered {
             Some(identity) => identity,
-            None => match look_up(store, &hash).await? {
-                Some(identity) => self.remember(hash, identity),
-                None => return Ok(None),
-            },
+            None => {
+                let found = look_up(store, &hash).await?;
+                match self.remember(hash, found, generation) {
+                    Some(identity) => identity,
+                    None => return Ok(None),
+                }
+            }
         };
-        let now = store.now().as_micros();
-        let valid = identity.kind == kind && identity.expires_at.is_none_or(|at| at > now);
+        let valid = identity.is_valid(kind, store.now());
         Ok(Some(identity).filter(|_| valid))
     }
 
-    fn remembered(&self, hash: &[u8; 32]) -> Option<Arc<Identity>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.asked.filter(|asked| asked.elapsed() < BELIEVED_MAX)?;
-        known.identities.get(hash).cloned()
+    /// What is remembered of a token and can be believed, and the generation that a look of now belongs to.
+    fn remembered(&self, hash: &[u8; 32]) -> (Option<Arc<Identity>>, u64) {
+        self.with(|known| {
+            let generation = known.generation;
+            let trusted = known.asked.is_some_and(|asked| asked.elapsed() < BELIEVED_MAX);
+            let found = known.identities.get(hash).filter(|it| it.generation == generation);
+            (found.filter(|_| trusted).map(|it| Arc::clone(&it.identity)), generation)
+        })
     }
 
-    fn remember(&self, hash: [u8; 32], identity: Identity) -> Arc<Identity> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.identities.len() >= REMEMBERED_MAX {
-            known.identities.clear();
-        }
-        let identity = Arc::new(identity);
-        known.identities.insert(hash, Arc::clone(&identity));
-        identity
+    /// Remembers what was found in this generation. When a token was revoked during the look it is not believed
+    /// the next time: the look may have been before the revocation.
+    fn remember(
+        &self,
+        hash: [u8; 32],
+        found: Option<Identity>,
+        generation: u64,
+    ) -> Option<Arc<Identity>> {
+        self.with(|known| {
+            let Some(identity) = found.map(Arc::new) else {
+                known.identities.remove(&hash);
+                return None;
+            };
+            if known.identities.len() >= REMEMBERED_MAX {
+                known.identities.clear();
+            }
+            let remembered = Remembered { identity: Arc::clone(&identity), generation };
+            known.identities.insert(hash, remembered);
+            Some(identity)
+        })
     }
 
-    /// Forgets all of them: one was revoked.
+    /// Whether the token was accepted before, and may be still.
+    fn was_accepted(&self, token: Option<&str>, kind: TokenKind, now: Timestamp) -> bool {
+        let Some(hash) = token.map(hash_token) else { return false };
+        self.with(|known| {
+            known.identities.get(&hash).is_some_and(|it| it.identity.is_valid(kind, now))
+        })
+    }
+
+    /// Looks all of them up again: one was revoked.
     pub(crate) fn forget(&self) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).identities.clear();
+        self.with(|known| known.generation += 1);
     }
 
-    /// Asks whether a token was revoked, and forgets all of them if so.
+    /// Asks whether a token was revoked, and looks all of them up again if so.
     pub(crate) async fn ask(&self, store: &SqlStore) -> Result<(), StoreError> {
         let asked = Instant::now();
         let mut conn = store.reader().await?;
@@ -141,13 +191,38 @@ impl Tokens {
             Some(mut row) => Some(row.text()?),
             None => None,
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.number != number {
-            known.identities.clear();
-            known.number = number;
-        }
-        known.asked = Some(asked);
+        self.with(|known| {
+            if known.number != number {
+                known.generation += 1;
+                known.number = number;
+            }
+            known.asked = Some(asked);
+        });
         Ok(())
+    }
+}
+
+impl App {
+    /// Who calls, or why nobody is let in: the first question of every endpoint.
+    pub(crate) async fn identify(
+        &self,
+        headers: &HeaderMap,
+        address: Option<IpAddr>,
+        kind: TokenKind,
+    ) -> Result<Arc<Identity>, Fault> {
+        let token = bearer(headers);
+        if !self.tokens.was_accepted(token, kind, self.store.now())
+            && let Some(standing) = address.and_then(|address| self.rates.guesses(address))
+        {
+            return Err(Fault::too_many(standing));
+        }
+        if let Some(identity) = self.tokens.identify(&self.store, token, kind).await? {
+            return Ok(identity);
+        }
+        if let Some(address) = address {
+            self.rates.guessed(address);
+        }
+        Err(Fault::unauthorized())
     }
 }
 
@@ -172,4 +247,61 @@ async fn look_up(store: &SqlStore, hash: &[u8; 32]) -> Result<Option<Identity>, 
         user_id: row.int()?,
         user_name: row.text()?,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity {
+            token_id: 1,
+            kind: TokenKind::Daemon,
+            abilities: Vec::new(),
+            expires_at: Some(1_000),
+            workspace_id: 1,
+            workspace_slug: "acme".to_owned(),
+            workspace_name: "Acme".to_owned(),
+            workspace_prefix: "ACME".to_owned(),
+            user_id: 1,
+            user_name: "admin".to_owned(),
+        }
+    }
+
+    #[test]
+    fn f_003_what_was_looked_up_before_a_revocation_is_not_believed_after_it() {
+        let tokens = Tokens::new();
+        tokens.with(|known| known.asked = Some(Instant::now()));
+        let hash = hash_token("fdt_x");
+        let believed = || tokens.remembered(&hash).0.is_some();
+        // The look reads, the token is revoked and the server hears of it, and only then the look comes back.
+        let (_, generation) = tokens.remembered(&hash);
+        tokens.forget();
+        tokens.remember(hash, Some(identity()), generation);
+        assert!(!believed());
+        let (_, generation) = tokens.remembered(&hash);
+        tokens.remember(hash, Some(identity()), generation);
+        assert!(believed());
+        // Nobody could ask for a while.
+        let long_ago = Instant::now().checked_sub(BELIEVED_MAX);
+        tokens.with(|known| known.asked = long_ago);
+        assert!(!believed());
+    }
+
+    #[test]
+    fn f_111_a_token_is_no_guess_while_it_may_still_be_accepted() {
+        let tokens = Tokens::new();
+        let token = Some("fdt_x");
+        let hash = hash_token("fdt_x");
+        let no_guess = |kind, now| tokens.was_accepted(token, kind, Timestamp::from_micros(now));
+        assert!(!no_guess(TokenKind::Daemon, 0));
+        tokens.remember(hash, Some(identity()), 0);
+        assert!(no_guess(TokenKind::Daemon, 999));
+        tokens.forget();
+        assert!(no_guess(TokenKind::Daemon, 999));
+        assert!(!no_guess(TokenKind::Daemon, 1_000), "it expired");
+        assert!(!no_guess(TokenKind::Api, 999), "it is of another kind");
+        tokens.remember(hash, None, 1);
+        assert!(!no_guess(TokenKind::Daemon, 999), "it was revoked");
+    }
 }

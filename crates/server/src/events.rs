@@ -4,31 +4,89 @@
 //! everything after it; when that was pruned meanwhile it gets `reset` first, and must read anew what it shows.
 //! The first event of a stream is `ready` (or `reset`), so that even a client that saw nothing can come back.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 
 use crate::app::App;
 use crate::auth::{Identity, TokenKind};
-use crate::http::{Fault, bearer, header_text, instant};
+use crate::http::{Fault, bearer, header_text, instant, limits};
+use crate::rate::{Bucket, Standing};
 use crate::store::sql::events::{Cursor, Event};
 
 /// Streams of one server at once; a further one is refused.
-pub(crate) const STREAMS_MAX: usize = 1_000;
+const STREAMS_MAX: usize = 1_000;
+/// Streams of one token at once; a further one is refused.
+const STREAMS_PER_TOKEN_MAX: usize = 32;
+/// When who found no place may come again.
+const NO_PLACE_WAIT_SECONDS: u64 = 5;
 /// How long a stream looks away when nothing told it to look; also how often it judges its token again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How soon it looks after it was told: what comes meanwhile is read with it.
 const GATHER: Duration = Duration::from_millis(10);
 /// How often a stream without events shows that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The streams that are open, by token.
+pub(crate) struct Streams(Mutex<HashMap<i64, usize>>);
+
+impl Streams {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(HashMap::new())))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut HashMap<i64, usize>) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn take(self: &Arc<Self>, token_id: i64) -> Result<Place, Fault> {
+        self.with(|open| {
+            if open.values().sum::<usize>() >= STREAMS_MAX {
+                let message = "Too many streams are open on this server.";
+                let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy");
+                return Err(fault.retry_after(NO_PLACE_WAIT_SECONDS));
+            }
+            let own = open.entry(token_id).or_default();
+            if *own >= STREAMS_PER_TOKEN_MAX {
+                return Err(Fault::too_many(Standing {
+                    limit: u32::try_from(STREAMS_PER_TOKEN_MAX).unwrap_or(u32::MAX),
+                    remaining: 0,
+                    refused: Some(NO_PLACE_WAIT_SECONDS),
+                }));
+            }
+            *own += 1;
+            Ok(Place { streams: Arc::clone(self), token_id })
+        })
+    }
+}
+
+/// One of them; dropped with its stream.
+struct Place {
+    streams: Arc<Streams>,
+    token_id: i64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.streams.with(|open| {
+            if let Some(own) = open.get_mut(&self.token_id) {
+                *own -= 1;
+                if *own == 0 {
+                    open.remove(&self.token_id);
+                }
+            }
+        });
+    }
+}
 
 struct Stream {
     app: Arc<App>,
@@ -37,37 +95,48 @@ struct Stream {
     told: watch::Receiver<u64>,
     at: Cursor,
     waiting: VecDeque<sse::Event>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 /// Opens a stream.
-pub(crate) async fn follow(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    match open(app, &headers).await {
+pub(crate) async fn follow(State(app): State<Arc<App>>, request: Request) -> Response {
+    let address = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    let headers = request.headers();
+    let identity = match app.identify(headers, address, TokenKind::Api).await {
+        Ok(identity) => identity,
+        Err(fault) => return fault.into_response(),
+    };
+    let standing = app.rates.count(Bucket::Api, identity.token_id);
+    let stream = if standing.refused.is_some() {
+        Err(Fault::too_many(standing))
+    } else {
+        open(app, identity, headers).await
+    };
+    let mut response = match stream {
         Ok(stream) => {
             let events = futures_util::stream::unfold(stream, next);
             Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
         }
         Err(fault) => fault.into_response(),
-    }
+    };
+    limits(&mut response, standing);
+    response
 }
 
-async fn open(app: Arc<App>, headers: &HeaderMap) -> Result<Stream, Fault> {
-    let token = bearer(headers).unwrap_or_default().to_owned();
-    let identity = app.tokens.identify(&app.store, Some(&token), TokenKind::Api).await?;
-    let identity = identity.ok_or_else(Fault::unauthorized)?;
+async fn open(
+    app: Arc<App>,
+    identity: Arc<Identity>,
+    headers: &HeaderMap,
+) -> Result<Stream, Fault> {
     if !identity.may("read") {
         let message = "This token may not read.";
         return Err(Fault::new(StatusCode::FORBIDDEN, message).code("forbidden"));
     }
-    let place = Arc::clone(&app.streams).try_acquire_owned().map_err(|_| {
-        let message = "Too many streams are open on this server.";
-        let mut fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy");
-        fault.body.retry_after = Some(5);
-        fault
-    })?;
+    let place = app.streams.take(identity.token_id)?;
     // Before the look: what is committed after it tells the stream to look again.
     let told = app.board.follow_events();
     let (at, first) = begin(&app, identity.workspace_id, headers).await?;
+    let token = bearer(headers).unwrap_or_default().to_owned();
     Ok(Stream { app, identity, token, told, at, waiting: VecDeque::from([first]), _place: place })
 }
 

@@ -1,7 +1,8 @@
 //! Answers and bodies, the same for every endpoint: JSON always, errors with `message`.
 
+use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use http_body_util::{BodyExt as _, Limited};
 use ostler_core::lease::Refusal;
@@ -9,6 +10,7 @@ use ostler_proto::lease::{ErrorBody, Faults};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::rate::Standing;
 use crate::store::StoreError;
 
 /// How long a body may take to arrive.
@@ -23,6 +25,8 @@ const DISCARD_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 pub(crate) struct Fault {
     pub(crate) status: StatusCode,
     pub(crate) body: Box<ErrorBody>,
+    /// What was used up.
+    standing: Option<Standing>,
 }
 
 impl Fault {
@@ -35,11 +39,17 @@ impl Fault {
             minimum_version: None,
             download_url: None,
         };
-        Self { status, body: Box::new(body) }
+        Self { status, body: Box::new(body), standing: None }
     }
 
     pub(crate) fn code(mut self, code: &str) -> Self {
         self.body.code = Some(code.to_owned());
+        self
+    }
+
+    /// When to come again.
+    pub(crate) fn retry_after(mut self, seconds: u64) -> Self {
+        self.body.retry_after = Some(seconds);
         self
     }
 
@@ -51,6 +61,18 @@ impl Fault {
         let message = "The token is missing, unknown, revoked or expired. Send it as \
                        `Authorization: Bearer …`.";
         Self::new(StatusCode::UNAUTHORIZED, message).code("unauthorized")
+    }
+
+    pub(crate) fn too_many(standing: Standing) -> Self {
+        let message = "Too many requests. Retry after the interval in Retry-After.";
+        let mut fault = Self::new(StatusCode::TOO_MANY_REQUESTS, message).code("too_many_requests");
+        fault.body.retry_after = standing.refused;
+        fault.standing = Some(standing);
+        fault
+    }
+
+    pub(crate) fn method_not_allowed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
     }
 
     pub(crate) fn field(field: &str, fault: impl Into<String>) -> Self {
@@ -69,7 +91,20 @@ impl Fault {
             let scheme = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
+        if let Some(standing) = self.standing {
+            limits(&mut response, standing);
+        }
         response
+    }
+}
+
+/// Tells where the caller stands, unless the answer does already.
+pub(crate) fn limits(response: &mut Response, standing: Standing) {
+    let numbers =
+        [("x-ratelimit-limit", standing.limit), ("x-ratelimit-remaining", standing.remaining)];
+    for (name, number) in numbers {
+        let name = HeaderName::from_static(name);
+        response.headers_mut().entry(name).or_insert(HeaderValue::from(number));
     }
 }
 
@@ -116,12 +151,21 @@ impl From<StoreError> for Fault {
                     tracing::warn!(%error, "the database did not answer");
                 }
                 let message = "The server cannot take this now; try again.";
-                let mut fault = Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy");
-                fault.body.retry_after = Some(1);
-                fault
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy").retry_after(1)
             }
         }
     }
+}
+
+/// Refuses what no route takes as everything else is refused.
+pub(crate) fn json_refusals(router: Router) -> Router {
+    let other = || async {
+        Fault::method_not_allowed("This does not take that method; Allow says which.")
+            .into_response()
+    };
+    router
+        .fallback(|| async { Fault::not_found().into_response() })
+        .method_not_allowed_fallback(other)
 }
 
 /// A JSON answer.

@@ -8,6 +8,7 @@ mod admin;
 mod app;
 mod auth;
 mod board;
+mod bodies;
 pub mod config;
 pub mod delivery;
 mod events;

@@ -16,7 +16,8 @@ use crate::metrics::{ByBucket, Word};
 
 /// How long a window lasts.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Windows that are kept; when there are more, those that are over are dropped.
+/// Windows that are kept; when there are more, those that are over are dropped, and all of them when that does
+/// not halve their number: then everybody begins anew.
 const WINDOWS_MAX: usize = 200_000;
 
 /// What is counted on its own.
@@ -67,6 +68,23 @@ struct Window {
     count: u32,
 }
 
+impl Window {
+    fn lasts(&self, now: Instant) -> bool {
+        now.duration_since(self.since) < WINDOW
+    }
+
+    fn standing(&self, now: Instant, limit: u32) -> Standing {
+        let left = WINDOW.saturating_sub(now.duration_since(self.since));
+        // Rounded up: who comes again after it must not come too early.
+        let seconds = u64::try_from(left.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
+        Standing {
+            limit,
+            remaining: limit.saturating_sub(self.count),
+            refused: (self.count >= limit).then(|| seconds.max(1)),
+        }
+    }
+}
+
 /// Counts for keys of one sort.
 struct Counts<K>(Mutex<HashMap<K, Window>>);
 
@@ -75,26 +93,35 @@ impl<K: Hash + Eq> Counts<K> {
         Self(Mutex::new(HashMap::new()))
     }
 
-    fn count(&self, key: K, limit: u32, adds: bool) -> Standing {
+    /// Counts one more.
+    fn count(&self, key: K, limit: u32) -> Standing {
         let now = Instant::now();
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if windows.len() >= WINDOWS_MAX {
-            windows.retain(|_, window| now.duration_since(window.since) < WINDOW);
+            windows.retain(|_, window| window.lasts(now));
+            // So that not every request looks through all of them.
+            if windows.len() > WINDOWS_MAX / 2 {
+                windows.clear();
+            }
         }
         let window = windows.entry(key).or_insert(Window { since: now, count: 0 });
-        if now.duration_since(window.since) >= WINDOW {
+        if !window.lasts(now) {
             *window = Window { since: now, count: 0 };
         }
-        let over = window.count >= limit;
-        if !over && adds {
-            window.count += 1;
+        let standing = window.standing(now, limit);
+        if standing.refused.is_some() {
+            return standing;
         }
-        let left = WINDOW.saturating_sub(now.duration_since(window.since));
-        Standing {
-            limit,
-            remaining: limit.saturating_sub(window.count),
-            refused: over.then(|| left.as_secs().max(1)),
-        }
+        window.count += 1;
+        Standing { remaining: standing.remaining - 1, ..standing }
+    }
+
+    /// Where a key stands; it is not remembered for the question.
+    fn look(&self, key: &K, limit: u32) -> Standing {
+        let now = Instant::now();
+        let windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let unknown = Window { since: now, count: 0 };
+        windows.get(key).filter(|it| it.lasts(now)).unwrap_or(&unknown).standing(now, limit)
     }
 }
 
@@ -127,17 +154,18 @@ impl Rates {
             Bucket::Tasks => (self.limits.tasks, "tasks"),
             Bucket::Api => (self.limits.api, "api"),
         };
-        self.note(self.known.count((bucket, token_id), limit, true), word)
+        self.note(self.known.count((bucket, token_id), limit), word)
     }
 
-    /// Whether an address has guessed too often; asked before its token is looked at.
-    pub(crate) fn guesses(&self, address: IpAddr) -> Standing {
-        self.note(self.unknown.count(prefix(address), self.limits.unknown, false), "unknown")
+    /// Where an address stands, when it has guessed too often; asked before an unknown token is looked up.
+    pub(crate) fn guesses(&self, address: IpAddr) -> Option<Standing> {
+        let standing = self.unknown.look(&prefix(address), self.limits.unknown);
+        Some(self.note(standing, "unknown")).filter(|it| it.refused.is_some())
     }
 
     /// Counts a token that was not accepted.
     pub(crate) fn guessed(&self, address: IpAddr) {
-        self.unknown.count(prefix(address), self.limits.unknown, true);
+        self.unknown.count(prefix(address), self.limits.unknown);
     }
 }
 
@@ -146,5 +174,40 @@ fn prefix(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & !u128::from(u64::MAX)).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_is_not_remembered() {
+        let counts = Counts::new();
+        assert_eq!(counts.look(&7, 2), Standing { limit: 2, remaining: 2, refused: None });
+        assert!(counts.0.lock().unwrap().is_empty());
+        assert_eq!(counts.count(7, 2), Standing { limit: 2, remaining: 1, refused: None });
+        assert_eq!(counts.count(7, 2).remaining, 0);
+        assert!(counts.look(&7, 2).refused.is_some());
+    }
+
+    #[test]
+    fn windows_are_bounded_also_when_all_of_them_last() {
+        let counts = Counts::new();
+        for key in 0..=WINDOWS_MAX {
+            counts.count(key, 1);
+        }
+        assert_eq!(counts.0.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn f_116_who_comes_again_after_the_interval_is_not_too_early() {
+        let now = Instant::now();
+        let window =
+            |ms| Window { since: now.checked_sub(Duration::from_millis(ms)).unwrap(), count: 1 };
+        assert_eq!(window(0).standing(now, 1).refused, Some(60));
+        assert_eq!(window(1).standing(now, 1).refused, Some(60));
+        assert_eq!(window(1_001).standing(now, 1).refused, Some(59));
+        assert_eq!(window(59_999).standing(now, 1).refused, Some(1));
     }
 }

@@ -20,7 +20,7 @@ use crate::serve::{self, TlsError};
 use crate::settings::Settings;
 use crate::store::sql::{Clock, OpenError, Opening, SqlStore, sqlite_file};
 use crate::store::{LeaseStore as _, StoreError, Sweep};
-use crate::{events, health, machine, observe, people, retention};
+use crate::{events, health, http, machine, observe, people, retention};
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -117,12 +117,13 @@ impl Server {
             .merge(people::router(Arc::clone(&app)))
             .merge(streams)
             .merge(health::router(Arc::clone(&app)));
+        let router = http::json_refusals(router);
         let router = observe::observed(router, Arc::clone(&app));
         tracker.spawn(serve::run(listener, tls, router, stopping.clone()));
         let mut metrics_address = None;
         if let Some((address, listener)) = metrics_listener {
             metrics_address = Some(address);
-            let router = health::metrics_router(Arc::clone(&app));
+            let router = http::json_refusals(health::metrics_router(Arc::clone(&app)));
             tracker.spawn(serve::run(listener, None, router, stopping.clone()));
         }
         tracker.spawn(every(LOOK_EVERY, stop.clone(), Arc::clone(&app), Chore::Look));

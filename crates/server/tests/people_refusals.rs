@@ -291,3 +291,31 @@ async fn f_116_too_many_requests_are_refused_with_when_to_come_again() {
     assert_eq!(reply.headers["retry-after"], reply.body["retry_after"].to_string().as_str());
     world.stop().await;
 }
+
+on_both! {
+    async fn f_116_what_no_route_takes_is_refused_as_json_and_headers_are_as_described(world) {
+        let refusals = [
+            ("POST", "/api/v1/events", 405), ("DELETE", "/healthz", 405), ("POST", "/openapi.json", 405),
+            ("GET", "/", 404), ("GET", "/nope", 404), ("GET", "/api/v1", 404), ("GET", "/api/v1/", 404),
+            ("GET", "/metrics", 404), ("PATCH", "/api", 404),
+        ];
+        for (method, path, status) in refusals {
+            let request = world.client.request(method.parse().unwrap(), world.url(path));
+            let answer = request.send().await.unwrap();
+            let is_json = answer.headers()["content-type"] == "application/json";
+            assert_eq!((answer.status().as_u16(), is_json), (status, true), "{method} {path}");
+            assert_eq!(answer.headers().contains_key("allow"), status == 405, "{method} {path}");
+            let body: Value = answer.json().await.unwrap();
+            assert!(!body["message"].as_str().unwrap().is_empty(), "{method} {path}: {body}");
+        }
+        for (status, names) in [("429", 3), ("422", 2), ("401", 0)] {
+            let described = &world.document["components"]["responses"][format!("E{status}")]["headers"];
+            let described = described.as_object().unwrap();
+            assert_eq!(described.len(), names, "{status}");
+            for header in described.values() {
+                common::schema::follow(&world.document, header["$ref"].as_str().unwrap());
+            }
+        }
+        world.stop().await;
+    }
+}

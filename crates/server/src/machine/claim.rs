@@ -117,7 +117,7 @@ async fn look(app: &App, claim: &Claim) -> Result<Option<Claimed>, StoreError> {
         if let Some(claimed) = app.store.task_claim(claim.clone()).await? {
             return Ok(Some(claimed));
         }
-        if claim.repeats_only {
+        if claim.runtimes.is_empty() {
             return Ok(None);
         }
         if !app.store.is_postgres() {

@@ -26,8 +26,10 @@ use ostler_proto::lease::{
 
 use crate::app::App;
 use crate::auth::{Identity, TokenKind};
-use crate::http::{Fault, bearer, header_text};
-use crate::rate::{Bucket, Standing};
+use crate::bodies::arrived;
+use crate::http::{Fault, bearer, header_text, limits};
+use crate::rate::Bucket;
+use crate::store::StoreError;
 use crate::version;
 
 /// What an endpoint does.
@@ -121,7 +123,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
             let task_id = if task_id.contains('\0') { String::new() } else { task_id };
             handle(app, *endpoint, task_id, request).await
         };
-        let refuse = || async { tagged(method_not_allowed().into_response()) };
+        let refuse = || async {
+            tagged(Fault::method_not_allowed("Machine endpoints take POST only.").into_response())
+        };
         router = router.route(endpoint.path, post(handler).fallback(refuse));
     }
     let unknown = || async { tagged(Fault::not_found().into_response()) };
@@ -129,11 +133,6 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         router = router.route(path, any(unknown));
     }
     router.with_state(app)
-}
-
-fn method_not_allowed() -> Fault {
-    Fault::new(StatusCode::METHOD_NOT_ALLOWED, "Machine endpoints take POST only.")
-        .code("method_not_allowed")
 }
 
 /// Every answer tells the protocol's version.
@@ -145,7 +144,7 @@ fn tagged(mut response: Response) -> Response {
 async fn handle(app: Arc<App>, endpoint: Endpoint, task_id: String, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
-    let identity = match identify(&app, &parts.headers, address).await {
+    let identity = match app.identify(&parts.headers, address, TokenKind::Daemon).await {
         Ok(identity) => identity,
         Err(fault) => return refuse_early(fault, body).await,
     };
@@ -158,12 +157,11 @@ async fn handle(app: Arc<App>, endpoint: Endpoint, task_id: String, request: Req
         return refuse_early(too_old(upgrade), body).await;
     }
     let standing = app.rates.count(endpoint.bucket, identity.token_id);
-    let answer = match standing.refused {
-        Some(seconds) => {
-            crate::http::discard(body).await;
-            Err(too_many(seconds))
-        }
-        None => dispatch(app, endpoint, identity, task_id, parts.headers, body).await,
+    let answer = if standing.refused.is_some() {
+        crate::http::discard(body).await;
+        Err(Fault::too_many(standing))
+    } else {
+        dispatch(app, endpoint, identity, task_id, parts.headers, body).await
     };
     let mut response = tagged(answer.unwrap_or_else(Fault::into_response));
     limits(&mut response, standing);
@@ -175,23 +173,6 @@ async fn handle(app: Arc<App>, endpoint: Endpoint, task_id: String, request: Req
 async fn refuse_early(fault: Fault, body: Body) -> Response {
     crate::http::discard(body).await;
     tagged(fault.into_response())
-}
-
-async fn identify(
-    app: &App,
-    headers: &HeaderMap,
-    address: Option<std::net::IpAddr>,
-) -> Result<Arc<Identity>, Fault> {
-    if let Some(seconds) = address.and_then(|address| app.rates.guesses(address).refused) {
-        return Err(too_many(seconds));
-    }
-    let known = known_token(app, headers).await;
-    if let (Err(fault), Some(address)) = (&known, address)
-        && fault.status == StatusCode::UNAUTHORIZED
-    {
-        app.rates.guessed(address);
-    }
-    known
 }
 
 /// Whose token this is now; 401 for one that is unknown, revoked or expired.
@@ -208,19 +189,6 @@ fn too_old(upgrade: version::Upgrade) -> Fault {
     fault
 }
 
-pub(crate) fn too_many(seconds: u64) -> Fault {
-    let message = "Too many requests. Retry after the interval in Retry-After.";
-    let mut fault = Fault::new(StatusCode::TOO_MANY_REQUESTS, message).code("too_many_requests");
-    fault.body.retry_after = Some(seconds);
-    fault
-}
-
-pub(crate) fn limits(response: &mut Response, standing: Standing) {
-    let headers = response.headers_mut();
-    headers.insert("x-ratelimit-limit", HeaderValue::from(standing.limit));
-    headers.insert("x-ratelimit-remaining", HeaderValue::from(standing.remaining));
-}
-
 async fn dispatch(
     app: Arc<App>,
     endpoint: Endpoint,
@@ -229,7 +197,12 @@ async fn dispatch(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Fault> {
+    let Ok(mut room) = app.bodies.take(&headers, endpoint.body_bytes_max) else {
+        crate::http::discard(body).await;
+        return Err(StoreError::Busy.into());
+    };
     let body = crate::http::read_bytes(&headers, body, endpoint.body_bytes_max).await;
+    arrived(&mut room, body.as_ref().map_or(0, bytes::Bytes::len));
     let capabilities = version::Capabilities::parse(header_text(&headers, CAPABILITIES_HEADER));
     let call =
         Call { app, identity, capabilities, headers, task_id, body, opaque: endpoint.opaque };

@@ -40,6 +40,7 @@ pub(super) async fn create(mut call: Call) -> Result<Response, Fault> {
 }
 
 async fn read(call: &Call, body: Body) -> Result<NewAttachment, Fault> {
+    let _room = call.app.bodies.take(&call.headers, FILE_BYTES_MAX + FORM_BYTES_MAX)?;
     let bytes = read_bytes(&call.headers, body, FILE_BYTES_MAX + FORM_BYTES_MAX).await?;
     let mut request = Request::new(Body::from(bytes));
     *request.headers_mut() = call.headers.clone();

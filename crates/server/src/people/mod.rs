@@ -23,7 +23,7 @@ mod tokens;
 mod usage;
 mod workspace;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -37,8 +37,7 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::auth::{Identity, TokenKind};
-use crate::http::{Fault, bearer, read_json};
-use crate::machine::{limits, too_many};
+use crate::http::{Fault, limits, read_json};
 use crate::observe::Scheme;
 use crate::rate::Bucket;
 use call::{Call, Sent};
@@ -85,8 +84,7 @@ fn filter(method: &str) -> MethodFilter {
 
 async fn refuse(allowed: String) -> Response {
     let message = format!("This takes {allowed} only.");
-    let fault = Fault::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed");
-    let mut response = fault.into_response();
+    let mut response = Fault::method_not_allowed(message).into_response();
     if let Ok(allowed) = HeaderValue::from_str(&allowed) {
         response.headers_mut().insert(header::ALLOW, allowed);
     }
@@ -110,37 +108,19 @@ async fn handle(
     let (parts, body) = request.into_parts();
     let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
     let scheme = parts.extensions.get::<Scheme>().copied().unwrap_or(Scheme("http"));
-    let identity = match identify(&app, bearer(&parts.headers), address).await {
+    let identity = match app.identify(&parts.headers, address, TokenKind::Api).await {
         Ok(identity) => identity,
         Err(fault) => return fault.into_response(),
     };
     let standing = app.rates.count(Bucket::Api, identity.token_id);
-    let answer = match standing.refused {
-        Some(seconds) => Err(too_many(seconds)),
-        None => run(app, endpoint, identity, (params, scheme), parts, body).await,
+    let answer = if standing.refused.is_some() {
+        Err(Fault::too_many(standing))
+    } else {
+        run(app, endpoint, identity, (params, scheme), parts, body).await
     };
     let mut response = answer.unwrap_or_else(Fault::into_response);
     limits(&mut response, standing);
     response
-}
-
-async fn identify(
-    app: &App,
-    token: Option<&str>,
-    address: Option<IpAddr>,
-) -> Result<Arc<Identity>, Fault> {
-    if let Some(seconds) = address.and_then(|address| app.rates.guesses(address).refused) {
-        return Err(too_many(seconds));
-    }
-    match app.tokens.identify(&app.store, token, TokenKind::Api).await? {
-        Some(identity) => Ok(identity),
-        None => {
-            if let Some(address) = address {
-                app.rates.guessed(address);
-            }
-            Err(Fault::unauthorized())
-        }
-    }
 }
 
 /// The same for whoever administrates on this machine: without a connection, a token and a limit. `path` is
@@ -190,6 +170,7 @@ async fn run(
         None => Sent::Nothing,
         Some(table::FILE) => Sent::Raw(Mutex::new(body)),
         Some(schema) => {
+            let _room = app.bodies.take(&parts.headers, BODY_BYTES_MAX)?;
             let value = read_json(&parts.headers, body, BODY_BYTES_MAX, None).await?;
             known_fields(schema, &value)?;
             Sent::Json(value)

@@ -66,11 +66,7 @@ fn document() -> Value {
         ("426", "The client is too old, or unknown"),
     ];
     for (status, description) in REFUSALS.into_iter().chain(special) {
-        let content = json!({ "application/json": { "schema": reference("schemas", "Error") } });
-        responses.insert(
-            format!("E{status}"),
-            json!({ "description": description, "content": content }),
-        );
+        responses.insert(format!("E{status}"), refusal(status, description));
     }
     let bearer =
         |description| json!({ "type": "http", "scheme": "bearer", "description": description });
@@ -87,6 +83,7 @@ fn document() -> Value {
             "schemas": SCHEMAS.get("schemas"),
             "parameters": SCHEMAS.get("parameters"),
             "responses": responses,
+            "headers": header_components(),
             "securitySchemes": {
                 "people": bearer("A token that begins with fat_"),
                 "machines": bearer("A token that begins with fdt_"),
@@ -122,6 +119,53 @@ fn refusals(more: &[&str]) -> Map<String, Value> {
     let response =
         |status: &str| (status.to_owned(), reference("responses", &format!("E{status}")));
     statuses.into_iter().map(response).collect()
+}
+
+/// What a response's headers say beside what HTTP says of them.
+const HEADERS: [(&str, &str); 3] = [
+    ("X-RateLimit-Limit", "Requests of this kind that the token has in a minute"),
+    ("X-RateLimit-Remaining", "How many of them are left"),
+    ("Retry-After", "Seconds until it is worth asking again"),
+];
+
+fn header_components() -> Value {
+    let header = |(name, description): &(&str, &str)| {
+        let schema = json!({ "type": "integer", "minimum": 0 });
+        ((*name).to_owned(), json!({ "description": description, "schema": schema }))
+    };
+    Value::Object(HEADERS.iter().map(header).collect())
+}
+
+fn headers(names: &[&str]) -> Value {
+    let headers = names.iter().map(|name| ((*name).to_owned(), reference("headers", name)));
+    Value::Object(headers.collect())
+}
+
+/// A refusal's response. Those of before the request was counted do not tell where the caller stands.
+fn refusal(status: &str, description: &str) -> Value {
+    let limits = ["X-RateLimit-Limit", "X-RateLimit-Remaining"];
+    let told = match status {
+        "401" | "426" => headers(&[]),
+        "429" => headers(&[&limits[..], &["Retry-After"]].concat()),
+        "503" => headers(&["Retry-After"]),
+        _ => headers(&limits),
+    };
+    let content = content(reference("schemas", "Error"));
+    json!({ "description": description, "headers": told, "content": content })
+}
+
+/// A success' response, without its content.
+fn done(description: &str) -> Value {
+    let told = headers(&["X-RateLimit-Limit", "X-RateLimit-Remaining"]);
+    json!({ "description": description, "headers": told })
+}
+
+fn done_with(description: &str, content: Value) -> Value {
+    let mut response = done(description);
+    if let Some(response) = response.as_object_mut() {
+        response.insert("content".to_owned(), content);
+    }
+    response
 }
 
 fn content(schema: Value) -> Value {
@@ -172,10 +216,10 @@ fn success(endpoint: &Endpoint) -> Value {
                 "links": reference("schemas", "Links") },
             "required": ["data", "links"],
         })),
-        Shape::Nothing => return json!({ "description": "Done" }),
+        Shape::Nothing => return done("Done"),
         Shape::File => json!({ "*/*": { "schema": { "type": "string", "format": "binary" } } }),
     };
-    json!({ "description": "Done", "content": content })
+    done_with("Done", content)
 }
 
 /// Summary, body, status and answer of a machine endpoint.
@@ -209,10 +253,10 @@ fn for_machines(endpoint: &machine::Endpoint) -> Value {
         parameters.push(header("X-Felagi-Lease", true));
     }
     let mut responses = refusals(&["409", "410", "426"]);
-    let done = json!({ "description": "Done", "content": content(reference("schemas", schema)) });
-    responses.insert(status.to_string(), done);
+    let content = content(reference("schemas", schema));
+    responses.insert(status.to_string(), done_with("Done", content));
     if endpoint.action == Action::Claim {
-        responses.insert("204".to_owned(), json!({ "description": "There is nothing to do" }));
+        responses.insert("204".to_owned(), done("There is nothing to do"));
     }
     let mut operation = json!({
         "summary": summary,
@@ -229,7 +273,7 @@ fn for_machines(endpoint: &machine::Endpoint) -> Value {
 fn events() -> Value {
     let mut responses = refusals(&["403"]);
     let stream = json!({ "text/event-stream": { "schema": { "type": "string" } } });
-    responses.insert("200".to_owned(), json!({ "description": "A stream", "content": stream }));
+    responses.insert("200".to_owned(), done_with("A stream", stream));
     let last = json!({ "name": "Last-Event-ID", "in": "header", "required": false,
         "schema": { "type": "string" } });
     json!({

@@ -1,6 +1,5 @@
 //! Tasks: what runs, what waits and why, what came of it; and what people decide about it.
 
-use axum::http::StatusCode;
 use axum::response::Response;
 use ostler_core::lease::{Decided, Decision, Input, State};
 
@@ -85,13 +84,10 @@ pub(super) async fn cancel(call: Call) -> Result<Response, Fault> {
 /// `POST /tasks/{task}/retry`
 pub(super) async fn retry(call: Call) -> Result<Response, Fault> {
     let id = call.ulid("task")?;
-    let mut conn = call.reader().await?;
-    if tasks::open_sibling(&mut conn, call.workspace(), &id).await?.is_some() {
-        let message = "Another task of this agent on this issue is still open.";
-        return Err(Fault::new(StatusCode::CONFLICT, message).code("conflict"));
-    }
-    drop(conn);
-    step(&call, &id, Input::Retry).await
+    let (workspace_id, retried) = (call.workspace(), id.clone());
+    call.write(move |tx| Box::pin(async move { tasks::retry(tx, workspace_id, &retried).await }))
+        .await?;
+    detail(&call, &id).await
 }
 
 /// `POST /tasks/{task}/decision`

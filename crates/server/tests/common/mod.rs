@@ -63,6 +63,8 @@ impl Reply {
 
 pub(crate) struct World {
     server: Option<Server>,
+    /// A second one on the same database.
+    second: Option<Server>,
     _dir: Option<tempfile::TempDir>,
     pub(crate) database: String,
     pub(crate) address: SocketAddr,
@@ -75,6 +77,16 @@ pub(crate) struct World {
 
 pub(crate) fn keyring() -> Keyring {
     Keyring::new(&[7; 32]).unwrap()
+}
+
+/// A server on this database, with so many requests a minute that no test reaches them.
+async fn serve(database: &str, set: impl FnOnce(&mut Settings)) -> Server {
+    let mut settings = Settings::new(database.to_owned());
+    settings.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let many = 10_000_000;
+    settings.limits = Limits { api: many, unknown: many, tasks: many, ..Limits::default() };
+    set(&mut settings);
+    Server::start(settings, keyring(), system_clock()).await.unwrap()
 }
 
 impl World {
@@ -90,10 +102,17 @@ impl World {
 
     /// On a database of its own in the PostgreSQL that the tests of a process share.
     pub(crate) async fn start_on_postgres(test: &str) -> Option<Self> {
+        Self::start_on_postgres_with(test, |_| {}).await
+    }
+
+    pub(crate) async fn start_on_postgres_with(
+        test: &str,
+        set: impl FnOnce(&mut Settings),
+    ) -> Option<Self> {
         let postgres = ScratchPostgres::shared(test)?;
         let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(60).collect();
         let database = postgres.create_database(&format!("p{}", name.to_lowercase()));
-        Some(Self::start_on(database, None, |_| {}).await)
+        Some(Self::start_on(database, None, set).await)
     }
 
     async fn start_on(
@@ -104,12 +123,7 @@ impl World {
         let admin = Admin::open(&database, keyring()).await.unwrap();
         let made = admin.init("acme", "admin@example.com").await.unwrap();
         admin.close().await;
-        let mut settings = Settings::new(database.clone());
-        settings.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let many = 10_000_000;
-        settings.limits = Limits { api: many, unknown: many, tasks: many, ..Limits::default() };
-        set(&mut settings);
-        let server = Server::start(settings, keyring(), system_clock()).await.unwrap();
+        let server = serve(&database, set).await;
         // A second installation in one process is refused and harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::new();
@@ -118,6 +132,7 @@ impl World {
         let document = client.get(url).send().await.unwrap().json().await.unwrap();
         Self {
             server: Some(server),
+            second: None,
             _dir: dir,
             database,
             address,
@@ -129,8 +144,31 @@ impl World {
         }
     }
 
+    /// Stops the server and starts one anew.
+    pub(crate) async fn restart(&mut self) {
+        self.server.take().unwrap().stop().await;
+        let server = serve(&self.database, |_| {}).await;
+        self.address = server.address();
+        self.server = Some(server);
+    }
+
+    /// A second server on the database, when it is one that several can share.
+    pub(crate) async fn one_more_where_possible(&mut self) {
+        if self.database.starts_with("postgres") {
+            self.second = Some(serve(&self.database, |_| {}).await);
+        }
+    }
+
+    /// Where the servers listen.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        std::iter::once(self.address).chain(self.second.iter().map(Server::address)).collect()
+    }
+
     pub(crate) async fn stop(mut self) {
         self.server.take().unwrap().stop().await;
+        if let Some(second) = self.second.take() {
+            second.stop().await;
+        }
     }
 
     /// Tokens of another workspace.

@@ -1,6 +1,6 @@
-//! Rate limits by token, one bucket for each kind of call (F-111 to F-117).
+//! Rate limits by token, one bucket for each kind of call; by address only for who is not known (F-111 to F-117).
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::world::{Answer, Machine, World};
 
@@ -64,6 +64,45 @@ on_both! {
         // Another token behind the same address has its own.
         let answer = other.ask().await;
         assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (204, 4), "{answer:?}");
+        world.stop().await;
+    }
+
+    async fn f_111_f_116_who_guesses_is_refused_by_address_and_good_tokens_beside_it_are_served(world
+        with |settings| settings.limits.unknown = 3) {
+        let machine = world.registered("m-1").await;
+        let (id, revoked) = world.new_token(None).await;
+        let unknown = Machine { token: "fdt_unknown".to_owned(), ..machine.clone() };
+        world.get("/me").await;
+        let people = async |token: &str| {
+            let (status, body) = world.api_as(token, "GET", "/me", None).await;
+            (status, body["code"].clone())
+        };
+        // (Tried again where a minute ended in between.)
+        let mut held = false;
+        for _ in 0..3 {
+            let refused = loop {
+                let answer = unknown.beat().await;
+                if answer.status == 429 {
+                    break answer;
+                }
+                answer.expect(401);
+            };
+            is_refused(&refused, 3);
+            let theirs = people("fat_unknown").await;
+            // A token that was never accepted here is a guess as well.
+            let new = Machine { token: revoked.clone(), ..machine.clone() }.beat().await.status;
+            machine.beat().await.expect(200);
+            assert_eq!(people(&world.people).await, (200, Value::Null));
+            if theirs == (429, json!("too_many_requests")) && new == 429 {
+                held = true;
+                break;
+            }
+        }
+        assert!(held, "guesses are not counted together");
+        // When any token is revoked all are looked up again; good ones are no guesses by that.
+        world.api("DELETE", &format!("/tokens/{id}"), None).await;
+        machine.beat().await.expect(200);
+        assert_eq!(people(&world.people).await, (200, Value::Null));
         world.stop().await;
     }
 

@@ -380,6 +380,10 @@ impl Saves {
         let new = self.lines.into_iter().map(|(task_id, line)| line_row(task_id, line, at));
         writes.insert("messages", &LINE_COLUMNS, new.collect(), "");
         save_sessions(&mut writes, self.sessions);
+        if !self.claimed.is_empty() {
+            // F-032: a claim waits for no other.
+            writes.wait_for_nobody();
+        }
         save_claimed(&mut writes, self.claimed);
         let mut events = self.events;
         events.extend(delivered::save(&mut writes, &self.delivered, at));

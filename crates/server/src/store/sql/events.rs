@@ -8,7 +8,7 @@
 use ostler_core::clock::Timestamp;
 
 use super::SqlStore;
-use super::db::{Conn, args};
+use super::db::{Conn, DbError, args};
 use crate::store::StoreError;
 
 /// Events that one look reads.
@@ -93,14 +93,37 @@ impl SqlStore {
         }
     }
 
-    /// The event at this place is still kept, so nothing after it was pruned either.
+    /// Everything after this place is still kept.
     pub(crate) async fn event_is_kept(
         &self,
         workspace_id: i64,
         at: Cursor,
     ) -> Result<bool, StoreError> {
+        let mut conn = self.reader().await?;
+        if at == Cursor::default() {
+            // Before the first: whatever was pruned came after it, and left this.
+            let sql =
+                "SELECT 1 FROM events WHERE workspace_id = $1 AND type = 'events.pruned' LIMIT 1";
+            return Ok(conn.row(sql, args![workspace_id]).await?.is_none());
+        }
+        // They are pruned in the order of their numbers.
         let sql = "SELECT 1 FROM events WHERE workspace_id = $1 AND tx = $2 AND id = $3";
-        let args = args![workspace_id, at.tx, at.id];
-        Ok(at == Cursor::default() || self.reader().await?.row(sql, args).await?.is_some())
+        Ok(conn.row(sql, args![workspace_id, at.tx, at.id]).await?.is_some())
     }
+}
+
+/// Gives events of another PostgreSQL cluster a place before all of this one's: a dump that was restored brings
+/// numbers of transactions along, and those this cluster has not reached would hide all that comes. Their readers
+/// get `reset`, since none of the places they know is there.
+pub(super) async fn settle_restored(conn: &mut Conn) -> Result<(), DbError> {
+    if !conn.is_postgres() {
+        return Ok(());
+    }
+    let sql = "UPDATE events SET tx = 0 WHERE EXISTS (SELECT 1 FROM events WHERE tx >= \
+               CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint))";
+    let settled = conn.execute(sql, args![]).await?;
+    if settled > 0 {
+        tracing::info!(events = settled, "events of another cluster were put before this one's");
+    }
+    Ok(())
 }

@@ -56,7 +56,8 @@ pub(super) async fn run(pools: &Pools, keyring: &Keyring) -> Result<(), OpenErro
         Pools::Sqlite(pool) => Conn::sqlite(pool.acquire().await.map_err(OpenError::Open)?),
         Pools::Postgres(pool) => Conn::postgres(pool.acquire().await.map_err(OpenError::Open)?),
     };
-    check_key(&mut conn, keyring).await
+    check_key(&mut conn, keyring).await?;
+    super::events::settle_restored(&mut conn).await.map_err(OpenError::Open)
 }
 
 /// The first server to open a database leaves its key's mark there; another key opens nothing.

@@ -10,7 +10,10 @@ const ROWS_MAX: usize = 64;
 
 /// Rows to be written, table by table. No row is written twice.
 #[derive(Default)]
-pub(crate) struct Writes<'a>(Vec<Write<'a>>);
+pub(crate) struct Writes<'a> {
+    all: Vec<Write<'a>>,
+    waits_for_nobody: bool,
+}
 
 struct Write<'a> {
     table: &'a str,
@@ -37,7 +40,7 @@ impl<'a> Writes<'a> {
         what: What<'a>,
     ) {
         if !rows.is_empty() {
-            self.0.push(Write { table, columns: columns.to_vec(), rows, what });
+            self.all.push(Write { table, columns: columns.to_vec(), rows, what });
         }
     }
 
@@ -76,12 +79,18 @@ impl<'a> Writes<'a> {
         self.push(table, columns, rows, What::Guarded(sets, condition));
     }
 
+    /// On PostgreSQL guarded rows that another transaction has locked are not waited for: nothing is written then.
+    /// (On SQLite there is one writer.)
+    pub(crate) fn wait_for_nobody(&mut self) {
+        self.waits_for_nobody = true;
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     pub(super) fn statement(self, is_postgres: bool) -> Statement {
-        let most = self.0.iter().map(|write| write.rows.len()).max().unwrap_or(0);
+        let most = self.all.iter().map(|write| write.rows.len()).max().unwrap_or(0);
         let mut args = Vec::new();
         let text = if is_postgres {
             postgres_text(self, &mut args)
@@ -113,10 +122,15 @@ fn postgres_guard(parts: &[(usize, String)]) -> String {
 }
 
 impl Write<'_> {
+    /// The column a row is found by.
+    fn key(&self) -> &str {
+        self.columns.first().map_or("id", |(name, _)| name)
+    }
+
     /// The statement, with rows from `source`: a table expression with columns `column1`, …
     fn text(&self, source: &str) -> String {
         let table = self.table;
-        let key = self.columns.first().map_or("id", |(name, _)| name);
+        let key = self.key();
         match &self.what {
             What::Insert(tail) => {
                 let names: Vec<_> = self.columns.iter().map(|(name, _)| *name).collect();
@@ -139,14 +153,23 @@ impl Write<'_> {
 fn postgres_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
     let mut texts = Vec::new();
     let mut guards = Vec::new();
-    for mut write in writes.0 {
+    for mut write in writes.all {
         let names: Vec<_> = (1..=write.columns.len()).map(|at| format!("column{at}")).collect();
         let rows = std::mem::take(&mut write.rows);
         let first = args.len() + 1;
         let (arrays, values) = transpose(&write.columns, rows, args.len());
         args.extend(values);
-        let mut text = write.text(&format!("unnest({arrays}) AS v({})", names.join(", ")));
-        if matches!(write.what, What::Guarded(..)) {
+        let mut source = format!("unnest({arrays}) AS v({})", names.join(", "));
+        let is_guarded = matches!(write.what, What::Guarded(..));
+        if is_guarded && writes.waits_for_nobody {
+            let (table, key) = (write.table, write.key());
+            source.push_str(&format!(
+                " CROSS JOIN LATERAL (SELECT 1 FROM {table} AS x WHERE x.{key} = v.column1 \
+                 FOR NO KEY UPDATE SKIP LOCKED) AS free"
+            ));
+        }
+        let mut text = write.text(&source);
+        if is_guarded {
             text.push_str(" RETURNING 1");
             guards.push((texts.len(), format!("cardinality(${first})")));
         }
@@ -166,7 +189,7 @@ fn postgres_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
 /// of nothing, which are found nowhere and inserted nowhere.
 fn sqlite_text(writes: Writes<'_>, room: usize, args: &mut Vec<Value>) -> String {
     let mut texts = Vec::new();
-    for mut write in writes.0 {
+    for mut write in writes.all {
         let columns = write.columns.len();
         let mut rows = std::mem::take(&mut write.rows).into_iter().peekable();
         while rows.peek().is_some() {

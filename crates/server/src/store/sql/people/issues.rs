@@ -24,6 +24,9 @@ const TYPE: &str = "task";
 /// Where it begins when nobody said.
 const STATUS: &str = "todo";
 
+/// Where the numbers begin that issues are locked by: "ostissue" as a number.
+const ISSUES_LOCK: i64 = 0x6f73_7469_7373_7565;
+
 /// An issue.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Issue {
@@ -323,6 +326,7 @@ pub(crate) async fn change(
     let issue_id = find(&mut tx.conn, workspace_id, number).await?;
     // Tasks before the issue, as a machine's calls lock them.
     let tasks = if change.priority.is_some() || change.assignee.is_some() {
+        wait_for_others(tx, issue_id).await?;
         open_tasks(tx, issue_id).await?
     } else {
         Vec::new()
@@ -374,6 +378,16 @@ async fn save(
         set("assignee_id", Some(Value::from(id)));
     }
     update(tx, "issues", issue_id, sets, true).await
+}
+
+/// Who gives an issue's tasks out waits for others who do: what one of them queued, the next one sees. Without it
+/// two at once give an agent two tasks. (The issue's row is locked after its tasks, which is too late for that.)
+pub(super) async fn wait_for_others(tx: &mut Tx, issue_id: i64) -> Result<(), DbError> {
+    if tx.conn.is_postgres() {
+        let lock = "SELECT 1 FROM pg_advisory_xact_lock($1)";
+        tx.conn.rows(lock, args![ISSUES_LOCK.wrapping_add(issue_id)]).await?;
+    }
+    Ok(())
 }
 
 /// Locks the issue's tasks that have not ended: id, agent and state.

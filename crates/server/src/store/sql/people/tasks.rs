@@ -1,14 +1,17 @@
 //! Tasks as people see them: lists, one with all that is known of it, its output.
 
+use ostler_core::lease::Input;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::issues::{Waiting, waiting};
+use super::issues::{Waiting, wait_for_others, waiting};
 use super::usage::{self, Usage};
 use super::why::{self, Why};
 use super::{At, Filter, IssueBrief, Named, Page, Part, at, opt_at, part};
-use crate::store::StoreError;
+use crate::store::sql::batch;
 use crate::store::sql::db::{Conn, DbError, Row, args};
+use crate::store::sql::lane::Tx;
+use crate::store::{Payload, StoreError, TaskCall, What};
 
 /// Bytes of output that one answer carries; a longer line comes alone.
 const MESSAGES_BYTES_MAX: i64 = 4 * 1024 * 1024;
@@ -272,17 +275,25 @@ pub(crate) async fn messages(
     Ok(Part { items, more })
 }
 
-/// Another task of this task's agent on its issue that has not ended.
-pub(crate) async fn open_sibling(
-    conn: &mut Conn,
-    workspace_id: i64,
-    id: &str,
-) -> Result<Option<String>, StoreError> {
-    let sql = "SELECT o.id FROM tasks t JOIN tasks o ON o.issue_id = t.issue_id AND o.agent_id = t.agent_id \
-               AND o.id <> t.id AND o.state IN ('queued', 'dispatched', 'running', 'waiting') \
-               WHERE t.workspace_id = $1 AND t.id = $2 LIMIT 1";
-    match conn.row(sql, args![workspace_id, id]).await? {
-        Some(mut row) => Ok(Some(row.text()?)),
-        None => Ok(None),
+/// Puts a task that ended back into the queue, unless its agent has another one on its issue.
+pub(crate) async fn retry(tx: &mut Tx, workspace_id: i64, id: &str) -> Result<(), StoreError> {
+    let sql = "SELECT issue_id, agent_id FROM tasks WHERE workspace_id = $1 AND id = $2";
+    let row = tx.conn.row(sql, args![workspace_id, id]).await?;
+    let mut row = row.ok_or(StoreError::NotFound)?;
+    let (issue_id, agent_id) = (row.int()?, row.int()?);
+    wait_for_others(tx, issue_id).await?;
+    let sql = "SELECT 1 FROM tasks WHERE issue_id = $1 AND agent_id = $2 AND id <> $3 \
+               AND state IN ('queued', 'dispatched', 'running', 'waiting') LIMIT 1";
+    if tx.conn.row(sql, args![issue_id, agent_id, id]).await?.is_some() {
+        let message = "Another task of this agent on this issue is still open.".to_owned();
+        return Err(StoreError::Conflict(message));
     }
+    let call = TaskCall {
+        workspace_id,
+        task_id: id.to_owned(),
+        what: What::Input(Input::Retry),
+        with: Payload::None,
+    };
+    let mut outcomes = batch::calls_run(tx, &[&call]).await?;
+    outcomes.pop().unwrap_or(Err(StoreError::Busy)).map(drop)
 }
