@@ -100,9 +100,8 @@ impl Config {
                         faults.push(format!("{name} {fault}"));
                     }
                 }
-                None if name.starts_with(keys::THROTTLE_PREFIX) => {
+                None if keys::is_ours(name) => {
                     let known = keys::KEYS.iter().map(|key| key.env);
-                    let known = known.filter(|known| known.starts_with(keys::THROTTLE_PREFIX));
                     let suggestion = suggest::nearest(name, known).map(str::to_owned);
                     unknown.push(UnknownKey { key: name.to_owned(), suggestion });
                 }
@@ -152,9 +151,13 @@ fn flatten<'t>(section: &str, table: &'t Table, found: &mut Vec<(String, &'t Val
 fn unknown_key(key: &str) -> UnknownKey {
     let known = || keys::KEYS.iter().map(|key| key.name);
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-    let suggestion = suggest::nearest(key, known())
-        .or_else(|| known().find(|known| last(known) == last(key)))
-        .map(str::to_owned);
+    let of_client = key.strip_prefix("clients.").and_then(|rest| rest.split('.').next());
+    let suggestion = match of_client {
+        Some(name) => Some(format!("clients.{name}.min_version")),
+        None => suggest::nearest(key, known())
+            .or_else(|| known().find(|known| last(known) == last(key)))
+            .map(str::to_owned),
+    };
     UnknownKey { key: key.to_owned(), suggestion }
 }
 

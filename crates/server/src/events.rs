@@ -205,3 +205,40 @@ fn shown(event: Event, prefix: &str) -> sse::Event {
     }
     sse::Event::default().event(event.kind).id(event.at.to_string()).data(data.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    /// Texts of the form `word.word` in the sources below a folder: kinds of events. (Columns have a table's
+    /// one letter before them.)
+    fn kinds(folder: &Path, found: &mut BTreeSet<String>) {
+        let is_word = |text: &str| text.len() > 2 && text.bytes().all(|it| it.is_ascii_lowercase());
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("tests") {
+                kinds(&path, found);
+            } else if path.extension().is_some_and(|it| it == "rs") {
+                let source = std::fs::read_to_string(&path).unwrap();
+                let texts = source.lines().flat_map(|line| line.split('"').skip(1).step_by(2));
+                let kinds = texts.filter(|text| {
+                    text.split_once('.').is_some_and(|(of, what)| is_word(of) && is_word(what))
+                });
+                found.extend(kinds.map(str::to_owned));
+            }
+        }
+    }
+
+    #[test]
+    fn every_kind_of_event_is_in_the_page_of_the_api_and_no_other() {
+        let mut made = BTreeSet::new();
+        kinds(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store"), &mut made);
+        let page = include_str!("../../../docs/api.md");
+        let (_, table) = page.split_once("| kind | data | when |").unwrap();
+        let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let told: BTreeSet<String> = rows.map(str::to_owned).collect();
+        assert!(made.len() > 20, "{made:?}");
+        assert_eq!(made, told);
+    }
+}

@@ -228,6 +228,9 @@ fn settings_that_make_no_sense_end_the_start_and_say_what_was_meant() {
     let done = finish(rig.ostler(["server"]).env("FELAGI_DAEMON_THROTTLE_CLAIMS", "1"));
     assert_eq!(done.code, Some(2), "{done:?}");
     assert!(done.stderr.contains("did you mean FELAGI_DAEMON_THROTTLE_CLAIM?"), "{done:?}");
+    let done = finish(rig.ostler(["server"]).env("OSTLER_SERVER_LISTN", "127.0.0.1:0"));
+    assert_eq!(done.code, Some(2), "{done:?}");
+    assert!(done.stderr.contains("did you mean OSTLER_SERVER_LISTEN?"), "{done:?}");
     let done = finish(&mut rig.ostler(["server", "--listen", "localhost:4180"]));
     assert_eq!(done.code, Some(2), "{done:?}");
     assert!(done.stderr.contains("as 127.0.0.1:4180"), "{done:?}");
@@ -372,6 +375,11 @@ fn a_backup_taken_while_it_serves_survives_kill_9_and_is_restored() {
     let again = finish(&mut rig.ostler(["server", "backup", backups[0].to_str().unwrap()]));
     assert_eq!(again.code, Some(1), "{again:?}");
     assert!(again.stderr.contains("is there already"), "{again:?}");
+    // A variable that stops the server stops no backup.
+    let last = rig.scratch.path().join("last.db");
+    let mut backup = rig.ostler(["server", "backup", last.to_str().unwrap()]);
+    let last = finish(backup.env("FELAGI_DAEMON_THROTTLE_CLAIM", "none"));
+    assert_eq!(last.code, Some(0), "{last:?}");
 }
 
 #[test]

@@ -10,7 +10,11 @@ use super::Config;
 use crate::version::Version;
 
 /// What variables of limits begin with: the protocol's documentation names four of them.
-pub(super) const THROTTLE_PREFIX: &str = "FELAGI_DAEMON_THROTTLE_";
+const THROTTLE_PREFIX: &str = "FELAGI_DAEMON_THROTTLE_";
+/// What the other variables begin with.
+const SERVER_PREFIX: &str = "OSTLER_SERVER_";
+/// Where a client finds a server: no setting of one.
+const CLIENT_ENV: &str = "OSTLER_SERVER_URL";
 /// Proxies that may be named.
 const PROXIES_MAX: usize = 64;
 /// Bytes of a client's name.
@@ -174,9 +178,17 @@ pub(super) fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
+/// Whether a variable can only be meant for a server.
+pub(super) fn is_ours(name: &str) -> bool {
+    name != CLIENT_ENV && (name.starts_with(THROTTLE_PREFIX) || name.starts_with(SERVER_PREFIX))
+}
+
 /// Whether some settings are in this section.
 pub(super) fn is_section(name: &str) -> bool {
-    KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
+    name == "clients"
+        || KEYS
+            .iter()
+            .any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
 impl Key {

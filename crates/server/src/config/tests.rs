@@ -110,6 +110,31 @@ fn f_114_each_bucket_has_its_variable_and_a_misspelt_one_is_an_error() {
 }
 
 #[test]
+fn a_misspelt_variable_of_the_server_is_an_error_and_the_clients_own_is_none() {
+    let error = env(&[("OSTLER_SERVER_LISTN", "127.0.0.1:1"), ("OSTLER_SERVER_COLOUR", "red")]);
+    let error = error.unwrap_err();
+    assert!(error.to_string().contains("OSTLER_SERVER_COLOUR"), "{error}");
+    assert!(
+        error.hint().contains("instead of OSTLER_SERVER_LISTN did you mean OSTLER_SERVER_LISTEN?")
+    );
+    env(&[("OSTLER_SERVER_URL", "http://127.0.0.1:4180"), ("OSTLER_HOME", "/x")]).unwrap();
+}
+
+#[test]
+fn below_clients_only_the_least_version_is_known_and_nothing_is_needed() {
+    for (text, key) in [
+        ("[clients.huskarld]\nmin_versoin = '1'", "clients.huskarld.min_versoin"),
+        ("[clients.huskarld]", "clients.huskarld"),
+        ("[clients]\nhuskarld = '1'", "clients.huskarld"),
+    ] {
+        let hint = file(text).unwrap_err().hint();
+        let meant = format!("instead of {key} did you mean clients.huskarld.min_version?");
+        assert!(hint.contains(&meant), "{text}: {hint}");
+    }
+    file("[clients]\n").unwrap();
+}
+
+#[test]
 fn the_environment_wins_over_the_file() {
     let mut config = file("database = 'sqlite:/f.db'\n[limits]\nclaim = 5").unwrap();
     config.take_env([("OSTLER_SERVER_DATABASE", "sqlite:/e.db")].into_iter()).unwrap();

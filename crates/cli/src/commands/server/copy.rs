@@ -24,7 +24,7 @@ pub(super) async fn backup(
     file: &Utf8Path,
     json: JsonFlag,
 ) -> Result<ExitCode, Failure> {
-    let url = super::config(context, database)?.settings.database;
+    let url = super::database(context, database)?;
     super::check_there(&url)?;
     let bytes = ostler_server::backup(&url, file).await.map_err(|error| {
         let hint = match &error {
@@ -89,7 +89,7 @@ pub(super) async fn import(
         })?;
         Some(opened)
     };
-    let database = super::config(context, database)?.settings.database;
+    let database = super::database(context, database)?;
     let keyring = super::keyring(context, &database, Missing::Refuse)?;
     let moved = match opened {
         Some(file) => {

@@ -21,6 +21,8 @@ use crate::error::{Code, Failure};
 
 /// The variable with the secret key.
 const KEY_ENV: &str = "OSTLER_SECRET_KEY";
+/// The variable with the database.
+const DATABASE_ENV: &str = "OSTLER_SERVER_DATABASE";
 /// The file with the secret key, beside the database.
 const KEY_FILE: &str = "secret.key";
 /// The file with the settings, beside the daemon's.
@@ -53,12 +55,25 @@ fn folder(context: &Context) -> Utf8PathBuf {
 
 /// What file, environment and `--database` say.
 fn config(context: &Context, args: &DatabaseArgs) -> Result<Config, Failure> {
+    said(context, args, |_| true)
+}
+
+/// Where the database is, for a command: other variables are the server's own affair.
+fn database(context: &Context, args: &DatabaseArgs) -> Result<String, Failure> {
+    Ok(said(context, args, |name| name == DATABASE_ENV)?.settings.database)
+}
+
+fn said(
+    context: &Context,
+    args: &DatabaseArgs,
+    is_wanted: fn(&str) -> bool,
+) -> Result<Config, Failure> {
     let database = format!("sqlite:{}", folder(context).join("ostler.db"));
     let mut config = Config::new(database);
     let beside = context.paths.config_file.with_file_name(CONFIG_FILE);
     let file = args.config.as_deref().unwrap_or(&beside);
     config.read_file(file, args.config.is_some()).map_err(config_failure)?;
-    let env: Vec<_> = context.text_env().collect();
+    let env: Vec<_> = context.text_env().filter(|(name, _)| is_wanted(name)).collect();
     let env = env.iter().map(|(name, text)| (name.as_str(), text.as_str()));
     config.take_env(env).map_err(config_failure)?;
     if let Some(database) = &args.database {
@@ -158,7 +173,7 @@ fn make_folder(folder: &Utf8Path) -> Result<(), Failure> {
 
 /// Opens the database for a command.
 async fn admin(context: &Context, args: &DatabaseArgs, missing: Missing) -> Result<Admin, Failure> {
-    let database = config(context, args)?.settings.database;
+    let database = database(context, args)?;
     if missing == Missing::Refuse {
         check_there(&database)?;
     }
