@@ -1,7 +1,9 @@
-//! Strictness that JSON parsers leave out: duplicate keys and depth.
+//! Strictness that JSON parsers leave out, duplicate keys and depth; and leniency that they leave out: [`mend`].
 //!
 //! [`check`] looks at structure only and trusts nothing: on text that is not JSON its answer means
-//! nothing, so callers parse the text too. It does not recurse, and its memory is bounded by the text.
+//! nothing, so callers parse the text too. Neither recurses, and their memory is bounded by the text.
+
+use std::borrow::Cow;
 
 /// How deep arrays and objects may nest.
 pub const DEPTH_MAX: usize = 128;
@@ -26,7 +28,7 @@ struct Level {
 pub fn check(text: &str, opaque: Option<&str>) -> Result<(), Problem> {
     let bytes = text.as_bytes();
     let mut levels: Vec<Level> = Vec::new();
-    let mut keys: Vec<std::borrow::Cow<'_, str>> = Vec::new();
+    let mut keys: Vec<Cow<'_, str>> = Vec::new();
     let mut key_is_next = false;
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
@@ -64,7 +66,7 @@ pub fn check(text: &str, opaque: Option<&str>) -> Result<(), Problem> {
 }
 
 /// Compares the keys of an object that ends, and forgets them.
-fn close_object(keys: &mut Vec<std::borrow::Cow<'_, str>>, from: usize) -> Result<(), Problem> {
+fn close_object(keys: &mut Vec<Cow<'_, str>>, from: usize) -> Result<(), Problem> {
     if let Some(own) = keys.get_mut(from..) {
         own.sort_unstable();
         if own.windows(2).any(|pair| pair.first() == pair.last()) {
@@ -108,12 +110,115 @@ fn value_end(bytes: &[u8], mut at: usize) -> usize {
 }
 
 /// The key that the literal `quoted` spells; one that spells none stands for itself.
-fn unescape(quoted: &str) -> std::borrow::Cow<'_, str> {
+fn unescape(quoted: &str) -> Cow<'_, str> {
     let inner = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     match inner {
         Some(inner) if !inner.contains('\\') => inner.into(),
         _ => serde_json::from_str::<String>(quoted).map_or_else(|_| quoted.into(), Into::into),
     }
+}
+
+/// How deep what [`mend`] leaves may nest: less than parsers take, also inside what shows it.
+pub const NESTED_MAX: usize = 120;
+/// What stands for a value that is nested too deeply.
+const TOO_DEEP: &str = "\"… (nested too deeply)\"";
+/// What stands for half a character.
+const REPLACEMENT: &str = "\\ufffd";
+/// Bytes of a number that is certainly within the range of a float when it has no exponent.
+const PLAIN_NUMBER_BYTES_MAX: usize = 300;
+
+/// The text with what is JSON by its grammar but no value that we can hold made into one that we can: escapes that
+/// are half a character, numbers beyond a float's range (which become strings), and values nested deeper than
+/// `depth_max`. Whatever else is wrong stays so.
+pub fn mend(text: &str, depth_max: usize) -> Cow<'_, str> {
+    let bytes = text.as_bytes();
+    let mut mended = Mended { text, out: String::new(), copied: 0 };
+    let (mut depth, mut at) = (0, 0);
+    while let Some(&byte) = bytes.get(at) {
+        let start = at;
+        at += 1;
+        match byte {
+            b'"' => {
+                at = string_end(bytes, at);
+                halves(bytes, start..at, &mut mended);
+            }
+            b'{' | b'[' if depth == depth_max => {
+                at = value_end(bytes, start);
+                mended.put(start..at, TOO_DEEP);
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'-' | b'0'..=b'9' => {
+                at = number_end(bytes, start);
+                let number = text.get(start..at).unwrap_or_default();
+                if is_beyond(number) {
+                    mended.put(start..at, &format!("\"{number}\""));
+                }
+            }
+            _ => {}
+        }
+    }
+    mended.done()
+}
+
+/// A text with some places replaced.
+struct Mended<'t> {
+    text: &'t str,
+    out: String,
+    /// Bytes of the text that are in `out`, as they were or replaced.
+    copied: usize,
+}
+
+impl<'t> Mended<'t> {
+    fn put(&mut self, place: std::ops::Range<usize>, instead: &str) {
+        self.out.push_str(self.text.get(self.copied..place.start).unwrap_or_default());
+        self.out.push_str(instead);
+        self.copied = place.end;
+    }
+
+    fn done(mut self) -> Cow<'t, str> {
+        if self.copied == 0 {
+            return Cow::Borrowed(self.text);
+        }
+        self.out.push_str(self.text.get(self.copied..).unwrap_or_default());
+        Cow::Owned(self.out)
+    }
+}
+
+/// Replaces the escapes of a literal that are half a character.
+fn halves(bytes: &[u8], literal: std::ops::Range<usize>, mended: &mut Mended<'_>) {
+    let unit = |at: usize| {
+        let digits = bytes.get(at..at + 6).and_then(|escape| escape.strip_prefix(b"\\u"))?;
+        u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let mut at = literal.start + 1;
+    while at < literal.end {
+        if bytes.get(at) != Some(&b'\\') {
+            at += 1;
+            continue;
+        }
+        match unit(at) {
+            Some(0xd800..=0xdbff) if matches!(unit(at + 6), Some(0xdc00..=0xdfff)) => at += 12,
+            Some(0xd800..=0xdfff) => {
+                mended.put(at..at + 6, REPLACEMENT);
+                at += 6;
+            }
+            _ => at += 2,
+        }
+    }
+}
+
+/// The index after the number that starts at `at`.
+fn number_end(bytes: &[u8], at: usize) -> usize {
+    let of_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+    let rest = bytes.get(at..).unwrap_or_default();
+    at + rest.iter().take_while(|byte| of_number(byte)).count()
+}
+
+/// The number has no place among floats.
+fn is_beyond(number: &str) -> bool {
+    (number.contains(['e', 'E']) || number.len() > PLAIN_NUMBER_BYTES_MAX)
+        && number.parse::<f64>().is_ok_and(f64::is_infinite)
 }
 
 #[cfg(test)]
@@ -164,5 +269,53 @@ mod tests {
         assert_eq!(check(twice, Some("command")), Err(Problem::DuplicateKey));
         let below = r#"{"x":{"command":{"a":1,"a":1}}}"#;
         assert_eq!(check(below, Some("command")), Err(Problem::DuplicateKey));
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_mended_and_everything_else_is_left() {
+        for (text, expected) in [
+            (r#"{"a":"\ud800"}"#, r#"{"a":"\ufffd"}"#),
+            (
+                r#"["\udfff\ud800x","\ud83e\udd80","\\ud800"]"#,
+                r#"["\ufffd\ufffdx","\ud83e\udd80","\\ud800"]"#,
+            ),
+            (r#"{"\uDBFF":1,"b":["\ud800\u0041"]}"#, r#"{"\ufffd":1,"b":["\ufffd\u0041"]}"#),
+            (
+                r#"[1e400,-1E999,1e-400,12.5e3,"1e400"]"#,
+                r#"["1e400","-1E999",1e-400,12.5e3,"1e400"]"#,
+            ),
+        ] {
+            assert_eq!(mend(text, NESTED_MAX), expected);
+            assert!(serde_json::from_str::<serde_json::Value>(expected).is_ok(), "{expected}");
+        }
+        let long = "9".repeat(400);
+        assert_eq!(mend(&long, NESTED_MAX), format!("\"{long}\""));
+        for text in [
+            "",
+            "\"",
+            "\"\\",
+            "\"\\u",
+            "\"\\ud8",
+            "{",
+            "nul",
+            "-",
+            "\u{e9}\"\\\u{e9}",
+            "]]",
+            "\"\\ud800",
+        ] {
+            let mended = mend(text, 1);
+            assert!(mended == text || mended == "\"\\ufffd", "{text}: {mended}");
+        }
+    }
+
+    #[test]
+    fn what_is_nested_too_deeply_is_cut_where_it_begins() {
+        let cut = mend(r#"{"a":[[1,"]"],2, {"b":"}"} ],"c":3}"#, 2);
+        assert_eq!(cut, format!(r#"{{"a":[{TOO_DEEP},2, {TOO_DEEP}],"c":3}}"#));
+        let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
+        let cut = mend(&deep, NESTED_MAX);
+        assert!(serde_json::from_str::<serde_json::Value>(&cut).is_ok());
+        let just = format!("{}{}", "[".repeat(NESTED_MAX), "]".repeat(NESTED_MAX));
+        assert!(matches!(mend(&just, NESTED_MAX), Cow::Borrowed(_)));
     }
 }

@@ -17,6 +17,10 @@ const HINTS_MAX: usize = 256;
 /// Claims that wait for work at once, of one server; more are answered that there is none.
 const WAITERS_MAX: usize = 50_000;
 
+/// Agents whose kind is remembered; when there are more all are forgotten, and what is queued for one wakes everybody
+/// of its workspace until it was looked at.
+const KINDS_MAX: usize = 100_000;
+
 /// What a transaction made that others want to know.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hints {
@@ -124,13 +128,13 @@ struct Waiter {
 
 #[derive(Default)]
 struct Inner {
-    /// The board has looked at least once.
+    /// The board has looked, and these are all offers there are.
     ready: bool,
     /// Counts hints, so that "I found nothing" from before a hint is not believed.
     generation: u64,
     /// Agents that may have work, by workspace; `None` for one whose kind is not known yet.
     offers: HashMap<i64, HashMap<i64, Option<Fits>>>,
-    /// Every agent's kind that was ever seen.
+    /// Kinds of agents that were seen.
     kinds: HashMap<i64, Fits>,
     waiters: HashMap<i64, VecDeque<Waiter>>,
     waiting: usize,
@@ -249,16 +253,18 @@ impl Board {
         }
     }
 
-    /// The board looked: these are all offers there are. Offers that came since `generation` stay.
-    pub(crate) fn looked(&self, offers: Vec<Offer>, generation: u64) {
+    /// The board looked, and found these offers: all there are, or else claims ask the database. Offers that came
+    /// since `generation` stay.
+    pub(crate) fn looked(&self, offers: Vec<Offer>, is_all: bool, generation: u64) {
         let mut inner = self.lock();
         if inner.generation == generation {
             inner.offers.clear();
             inner.ready = true;
         }
+        inner.ready &= is_all;
         for offer in offers {
             let kind = Fits { provider: offer.provider, runtime_id: offer.runtime_id };
-            inner.kinds.insert(offer.agent_id, kind.clone());
+            inner.remember(offer.agent_id, kind.clone());
             inner.wake(offer.workspace_id, Some(&kind), offer.room);
             let offers = inner.offers.entry(offer.workspace_id).or_default();
             offers.insert(offer.agent_id, Some(kind));
@@ -281,6 +287,13 @@ impl Board {
 }
 
 impl Inner {
+    fn remember(&mut self, agent_id: i64, kind: Fits) {
+        if self.kinds.len() >= KINDS_MAX {
+            self.kinds.clear();
+        }
+        self.kinds.insert(agent_id, kind);
+    }
+
     /// Wakes up to `count` waiters that could run it; all of them when nobody knows what it needs.
     fn wake(&mut self, workspace_id: i64, kind: Option<&Fits>, count: usize) {
         let Some(waiters) = self.waiters.get_mut(&workspace_id) else { return };
@@ -309,3 +322,48 @@ impl Inner {
 
 /// How often the board looks for itself.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(agent_id: i64, provider: &str) -> Offer {
+        Offer {
+            workspace_id: 1,
+            agent_id,
+            provider: provider.to_owned(),
+            runtime_id: None,
+            room: 1,
+        }
+    }
+
+    fn may(board: &Board, provider: &str) -> bool {
+        board.may_have_work(1, &[("r".to_owned(), provider.to_owned())]).1
+    }
+
+    #[test]
+    fn a_look_that_did_not_see_all_offers_hides_none() {
+        let board = Board::new();
+        board.looked(vec![offer(1, "codex")], true, board.generation());
+        assert_eq!((may(&board, "codex"), may(&board, "claude_code")), (true, false));
+        board.looked(vec![offer(1, "codex")], false, board.generation());
+        assert!(may(&board, "claude_code"));
+        board.looked(vec![offer(1, "codex")], true, board.generation());
+        assert!(!may(&board, "claude_code"));
+        // Also when something happened while it looked.
+        let before = board.generation();
+        board.hear(&Hints { work: vec![(2, 7)], ..Hints::default() });
+        board.looked(vec![offer(1, "codex")], false, before);
+        assert!(may(&board, "claude_code"));
+    }
+
+    #[test]
+    fn kinds_are_remembered_up_to_a_bound() {
+        let mut inner = Inner::default();
+        let kind = Fits { provider: "codex".to_owned(), runtime_id: None };
+        for agent_id in 0..=i64::try_from(KINDS_MAX).unwrap() {
+            inner.remember(agent_id, kind.clone());
+        }
+        assert_eq!(inner.kinds.len(), 1);
+    }
+}

@@ -7,7 +7,9 @@
 //!
 //! Two artifacts are one delivery when their [`Delivery::key`] is the same: the address without its fragment,
 //! its trailing slashes and its default port, with scheme, host and path in lower case. What has no address
-//! is told apart by its kind and reference. Absent on purpose: the issue, and the row.
+//! is told apart by its kind and reference; branches always by their names, since many give the address of their
+//! repository. A pull request that is named again as something else stays one. Absent on purpose: the issue, and
+//! the row.
 
 use std::collections::BTreeMap;
 
@@ -179,7 +181,8 @@ impl Accepted {
     }
 }
 
-/// Judges `result.artifacts`. Of two with one key the later one wins, in the place of the first.
+/// Judges `result.artifacts`. Of two with one key the later one wins, in the place of the first; only a pull request
+/// gives way to nothing but a pull request.
 pub fn accept(artifacts: &Value) -> Accepted {
     let mut accepted = Accepted::default();
     let list = match artifacts {
@@ -190,13 +193,15 @@ pub fn accept(artifacts: &Value) -> Accepted {
             return accepted;
         }
     };
-    let mut places = BTreeMap::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for (index, artifact) in list.iter().take(ARTIFACTS_MAX).enumerate() {
         match judge(artifact) {
             Err(reason) => accepted.dropped.push((index, reason)),
             Ok(delivery) => match places.get(&delivery.key) {
                 Some(place) => {
-                    if let Some(earlier) = accepted.deliveries.get_mut(*place) {
+                    if let Some(earlier) = accepted.deliveries.get_mut(*place)
+                        && (earlier.kind != Kind::PullRequest || delivery.kind == earlier.kind)
+                    {
                         *earlier = delivery;
                     }
                 }
@@ -240,6 +245,9 @@ fn judge(artifact: &Value) -> Result<Delivery, Reason> {
     let key = match (kind, &url, &reference) {
         (Kind::PullRequest | Kind::Link, None, _) => return Err(Reason::NoUrl),
         (Kind::Branch, _, None) => return Err(Reason::NoReference),
+        (Kind::Branch, Some(url), Some(reference)) => {
+            format!("{}:{reference} {}", kind.word(), identity(url))
+        }
         (_, Some(url), _) => identity(url),
         (_, None, Some(reference)) => format!("{}:{reference}", kind.word()),
         (_, None, None) => return Err(Reason::NoReference),

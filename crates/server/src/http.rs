@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use http_body_util::{BodyExt as _, Limited};
 use ostler_core::lease::Refusal;
+use ostler_proto::json::NESTED_MAX;
 use ostler_proto::lease::{ErrorBody, Faults};
 use serde::Serialize;
 use serde_json::Value;
@@ -254,7 +255,7 @@ pub(crate) async fn read_json(
     parse_json(&read_bytes(headers, body, bytes_max).await?, opaque)
 }
 
-/// Parses a JSON body, as [`read_json`] says.
+/// Parses a JSON body, as [`read_json`] says. What is JSON and no value that we can hold is mended.
 pub(crate) fn parse_json(bytes: &[u8], opaque: Option<&str>) -> Result<Value, Fault> {
     let bad = |message: &str| Fault::new(StatusCode::BAD_REQUEST, message).code("bad_json");
     if bytes.is_empty() {
@@ -270,7 +271,9 @@ pub(crate) fn parse_json(bytes: &[u8], opaque: Option<&str>) -> Result<Value, Fa
             return Err(bad("The body is nested too deeply."));
         }
     }
-    serde_json::from_str(text).map_err(|_| bad("The body is not JSON."))
+    let read = serde_json::from_str(text)
+        .or_else(|_| serde_json::from_str(&ostler_proto::json::mend(text, NESTED_MAX)));
+    read.map_err(|_| bad("The body is not JSON."))
 }
 
 /// An instant as the wires write it.

@@ -228,8 +228,8 @@ async fn every(period: Duration, stop: CancellationToken, app: Arc<App>, chore: 
 /// Looks which agents have work, and ends pauses that are over.
 async fn look(app: &App) -> Result<(), StoreError> {
     let generation = app.board.generation();
-    let offers = app.store.offers().await?;
-    app.board.looked(offers, generation);
+    let (offers, is_all) = app.store.offers().await?;
+    app.board.looked(offers, is_all, generation);
     Ok(())
 }
 

@@ -26,7 +26,7 @@ const CAPABILITIES_BYTES_MAX: usize = 4_096;
 const REQUEST_ID_CHARS_MAX: usize = 128;
 /// Characters of a line's type.
 const TYPE_CHARS_MAX: usize = 32;
-/// Characters of a tool's name.
+/// Characters of a tool's name; a longer one is cut, not refused.
 const TOOL_CHARS_MAX: usize = 255;
 /// Characters of an agent session id.
 const SESSION_CHARS_MAX: usize = 512;
@@ -36,6 +36,8 @@ const WORK_DIR_CHARS_MAX: usize = 4_096;
 const ERROR_CHARS_MAX: usize = 16_384;
 /// The highest number of a line.
 const SEQ_MAX: i64 = 1 << 40;
+/// How deep a line's payload may nest, so that the whole body stays within [`json::NESTED_MAX`].
+const PAYLOAD_NESTED_MAX: usize = json::NESTED_MAX - 3;
 
 /// `POST /register`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,15 +212,14 @@ struct LineSent<'a> {
 
 impl LineSent<'_> {
     fn is_sound(&self) -> bool {
-        let word = |word: &str, max: usize| word.chars().count() <= max && !word.contains('\0');
-        let payload = self.payload.map(|payload| json::check(payload.get(), None));
+        let is_text =
+            |text: &Option<Cow<'_, str>>| !text.as_ref().is_some_and(|it| it.contains('\0'));
         (1..=SEQ_MAX).contains(&self.seq)
             && !self.kind.is_empty()
-            && word(&self.kind, TYPE_CHARS_MAX)
+            && self.kind.chars().count() <= TYPE_CHARS_MAX
             && !self.kind.chars().any(char::is_control)
-            && self.content.as_ref().is_none_or(|content| !content.contains('\0'))
-            && self.tool.as_ref().is_none_or(|tool| word(tool, TOOL_CHARS_MAX))
-            && !matches!(payload, Some(Err(json::Problem::TooDeep)))
+            && is_text(&self.content)
+            && is_text(&self.tool)
     }
 }
 
@@ -235,13 +236,16 @@ impl Messages {
             seq: u64::try_from(line.seq).unwrap_or(1),
             kind: line.kind.into_owned(),
             content: line.content.map(|content| cut(content.into_owned())),
-            tool: line.tool.map(Cow::into_owned),
-            payload: line.payload.map(|payload| payload.get().to_owned()),
+            tool: line.tool.map(|tool| cut_chars(tool.into_owned(), TOOL_CHARS_MAX)),
+            payload: line
+                .payload
+                .map(|payload| json::mend(payload.get(), PAYLOAD_NESTED_MAX).into_owned()),
         };
         Some(Self { lines: sent.messages.into_iter().map(line).collect() })
     }
 
-    /// Reads the body.
+    /// Reads the body. A line is refused only when nobody could say which one it is: refusing its batch would
+    /// block what comes after it for ever.
     pub fn parse(body: &Value) -> Result<Self, Faults> {
         let mut fields = Fields::of(body);
         let mut lines = Vec::new();
@@ -250,7 +254,8 @@ impl Messages {
             let seq = part.int("seq", 1..=SEQ_MAX);
             let kind = part.word("type", TYPE_CHARS_MAX);
             let content = part.opt_text("content", usize::MAX).map(cut);
-            let tool = part.opt_text("tool", TOOL_CHARS_MAX);
+            let tool =
+                part.opt_text("tool", usize::MAX).map(|tool| cut_chars(tool, TOOL_CHARS_MAX));
             let payload = part.value("payload").map(Value::to_string);
             let seq = u64::try_from(seq).unwrap_or(1);
             lines.push(fields.take(part.done(Line { seq, kind, content, tool, payload })));
@@ -332,33 +337,51 @@ pub struct Complete {
     pub result: String,
     /// The agent's last message.
     pub summary: Option<String>,
-    /// As it came; the server judges each.
+    /// The server judges each.
     pub artifacts: Value,
     /// What it used, if it said so.
     pub usage: Option<Usage>,
     /// Where it can be resumed.
     pub session: Session,
+    /// What could not be kept, and why; says nothing of what was sent.
+    pub left_out: Vec<String>,
+}
+
+/// The one field of a completion that is kept as it came.
+#[derive(serde::Deserialize)]
+struct CompleteSent<'a> {
+    #[serde(default, borrow)]
+    result: Option<&'a RawValue>,
 }
 
 impl Complete {
-    /// Reads the body. A result that is no object is kept all the same: losing it would lose the run.
-    pub fn parse(body: &Value) -> Result<Self, Faults> {
+    /// Reads the body, of which `text` is the text. Whatever is odd in it is left out, not refused: that would lose
+    /// a run which has done its work.
+    pub fn parse(body: &Value, text: &str) -> Result<Self, Faults> {
+        Fields::of(body).done(())?;
+        let mut left_out = Vec::new();
         let mut fields = Fields::of(body);
         let session = Session::read(&mut fields);
+        if let Err(faults) = fields.done(()) {
+            left_out.push(faults.to_sentence());
+        }
         let empty = Value::Object(serde_json::Map::new());
-        let result = fields.value("result").unwrap_or(&empty);
+        let result = body.get("result").filter(|it| !it.is_null()).unwrap_or(&empty);
         let summary = result.get("summary").and_then(Value::as_str);
         let summary = summary.map(|it| it.replace('\0', "\u{2400}"));
         let artifacts = result.get("artifacts").cloned().unwrap_or(Value::Null);
         let usage = result.get("usage").filter(|usage| !usage.is_null());
-        let usage = usage.map(|usage| fields.take(parse_usage(usage)));
-        let (result, summary) =
-            (result.to_string(), summary.filter(|text| !text.trim().is_empty()));
-        fields.done(Self { result, summary, artifacts, usage, session })
+        let usage = usage.and_then(|usage| read_usage(usage, &mut left_out));
+        // A key that is no text is not understood here; it was mended in `body`.
+        let as_it_came =
+            serde_json::from_str::<CompleteSent<'_>>(text).ok().and_then(|it| it.result);
+        let result = as_it_came.map_or_else(|| result.to_string(), |it| it.get().to_owned());
+        let summary = summary.filter(|text| !text.trim().is_empty());
+        Ok(Self { result, summary, artifacts, usage, session, left_out })
     }
 }
 
-fn parse_usage(usage: &Value) -> Result<Usage, Faults> {
+fn read_usage(usage: &Value, left_out: &mut Vec<String>) -> Option<Usage> {
     let mut fields = Fields::within(usage, "result.usage");
     let mut counter = |name: &str| fields.opt_int(name, 0..=i64::MAX);
     let usage = Usage {
@@ -368,7 +391,10 @@ fn parse_usage(usage: &Value) -> Result<Usage, Faults> {
         cache_write_tokens: counter("cache_write_tokens"),
         cost_micros: counter("cost_micros"),
     };
-    fields.done(usage)
+    if let Err(faults) = fields.done(()) {
+        left_out.push(faults.to_sentence());
+    }
+    (usage != Usage::default()).then_some(usage)
 }
 
 /// `POST /tasks/{id}/fail`
@@ -380,7 +406,7 @@ pub struct Fail {
     pub retryable: bool,
     /// The machine gave it back without a fault of the task.
     pub handed_back: bool,
-    /// Not before: a usage limit. RFC 3339, as it came.
+    /// Not before: a usage limit. RFC 3339, as it came; what is no text is empty.
     pub not_before: Option<String>,
 }
 
@@ -393,7 +419,8 @@ impl Fail {
         let retryable = fields.opt_bool("retryable").unwrap_or(false);
         let reason = fields.opt_text("reason", NAME_CHARS_MAX);
         let handed_back = reason.as_deref() == Some("handed_back");
-        let not_before = fields.opt_text("not_before", NAME_CHARS_MAX);
+        let not_before = fields.value("not_before");
+        let not_before = not_before.map(|it| it.as_str().unwrap_or_default().to_owned());
         fields.done(Self { error, retryable, handed_back, not_before })
     }
 }
@@ -487,11 +514,29 @@ mod tests {
         let nul = r#"{"messages":[{"seq":1,"type":"x","content":"a\u0000b"}]}"#;
         let careful = Messages::parse(&serde_json::from_str(nul).unwrap()).unwrap();
         assert_eq!(careful.lines[0].content.as_deref(), Some("a\u{2400}b"));
-        let deep = format!(
-            r#"{{"messages":[{{"seq":1,"type":"x","payload":{}{}}}]}}"#,
-            "[".repeat(200),
-            "]".repeat(200)
-        );
-        assert_eq!(Messages::read(deep.as_bytes()), None);
+    }
+
+    #[test]
+    fn f_071_both_readers_keep_an_odd_line_alike() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        for line in [
+            format!(r#""tool":"{}""#, "é".repeat(300)),
+            format!(r#""payload":{deep}"#),
+            r#""payload":{"a":"\ud800","b":1e400}"#.to_owned(),
+        ] {
+            let body = format!(r#"{{"messages":[{{"seq":1,"type":"x",{line}}}]}}"#);
+            let fast = Messages::read(body.as_bytes()).unwrap();
+            let value = serde_json::from_str(&json::mend(&body, json::NESTED_MAX)).unwrap();
+            assert_eq!(
+                Messages::parse(&value).map(|it| it.lines[0].tool.clone()),
+                Ok(fast.lines[0].tool.clone())
+            );
+            let slow = Messages::parse(&value).unwrap();
+            let payload = |it: &Messages| {
+                let text = it.lines[0].payload.clone();
+                text.map(|text| serde_json::from_str::<Value>(&text).unwrap())
+            };
+            assert_eq!(payload(&fast), payload(&slow), "{line}");
+        }
     }
 }

@@ -162,7 +162,7 @@ fn f_083_each_kind_needs_what_it_is_about() {
     assert_eq!(one(json!({ "type": "file", "url": "https://a.example/a.pdf" })).reference, None);
     let branch =
         one(json!({ "type": "branch", "reference": "a", "url": "https://a.example/tree/a" }));
-    assert_eq!(branch.key, "https://a.example/tree/a");
+    assert_eq!(branch.key, "branch:a https://a.example/tree/a");
 }
 
 #[test]
@@ -335,4 +335,25 @@ fn f_086_a_pull_request_moves_an_issue_from_before_review_only() {
     assert!(
         !accept(&json!([{ "type": "pull_request", "url": "ftp://a.example/" }])).has_pull_request()
     );
+}
+
+#[test]
+fn f_086_a_pull_request_that_is_named_as_a_link_too_stays_one() {
+    let url = "https://github.com/acme/api/pull/482";
+    let pull = json!({ "type": "pull_request", "url": url, "title": "Fix", "state": "open" });
+    for list in [json!([pull, link(url)]), json!([link(url), pull])] {
+        let accepted = accept(&list);
+        assert!(accepted.has_pull_request(), "{list}");
+        let kept: Vec<_> = accepted.deliveries.iter().map(|it| it.title.as_deref()).collect();
+        assert_eq!(kept, [Some("Fix")], "{list}");
+    }
+    let merged = json!({ "type": "pull_request", "url": url, "state": "merged" });
+    let kept = accept(&json!([pull, merged])).deliveries;
+    assert_eq!(kept.iter().map(|it| it.state).collect::<Vec<_>>(), [Some(DeliveryState::Merged)]);
+}
+
+#[test]
+fn f_085_two_branches_with_the_address_of_one_repository_are_two() {
+    let branch = |name: &str| json!({ "type": "branch", "reference": name, "url": "https://github.com/acme/api" });
+    assert_eq!(accept(&json!([branch("a"), branch("b"), branch("a")])).deliveries.len(), 2);
 }

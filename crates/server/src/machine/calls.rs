@@ -17,7 +17,7 @@ use crate::store::{
 };
 use crate::{delivery, text};
 
-/// How far ahead a usage limit may park a task.
+/// How far ahead a usage limit may park a task; what is later is taken for this.
 const PARK_MAX: std::time::Duration = std::time::Duration::from_secs(31 * 24 * 3600);
 
 impl Call {
@@ -132,14 +132,16 @@ pub(super) async fn session(call: Call) -> Result<Response, Fault> {
 pub(super) async fn complete(call: Call) -> Result<Response, Fault> {
     let opaque = call.opaque;
     let task_id = call.task_id.clone();
+    let (mut left_out, mut dropped) = (Vec::new(), Vec::new());
     let stepped = call.say(
         machine::Call::Complete,
-        |body| Ok(Complete::parse(&parse_json(body, opaque)?)?),
+        |body| {
+            let text = std::str::from_utf8(body).unwrap_or_default();
+            Ok(Complete::parse(&parse_json(body, opaque)?, text)?)
+        },
         |sent| {
             let accepted = delivery::accept(&sent.artifacts);
-            for (at, reason) in &accepted.dropped {
-                tracing::warn!(task_id, at, %reason, "an artifact was left out");
-            }
+            (left_out, dropped) = (sent.left_out, accepted.dropped);
             let completion = Completion {
                 result: sent.result,
                 comment: sent.summary.as_deref().map(text::markdown_to_html),
@@ -156,43 +158,51 @@ pub(super) async fn complete(call: Call) -> Result<Response, Fault> {
             (machine::Call::Complete, Payload::Completion(Box::new(completion)))
         },
     );
-    Ok(status(&stepped.await?))
+    let stepped = stepped.await?;
+    // Of a completion that was told before all of this was said before.
+    if !stepped.answer.repeated {
+        for what in left_out {
+            tracing::warn!(task_id, what, "a part of a completion was left out");
+        }
+        for (at, reason) in dropped {
+            tracing::warn!(task_id, at, %reason, "an artifact was left out");
+        }
+    }
+    Ok(status(&stepped))
 }
 
 /// The run ended badly.
 pub(super) async fn fail(call: Call) -> Result<Response, Fault> {
     let now = call.app.store.now();
+    let task_id = call.task_id.clone();
+    let mut is_unread = false;
     let like = Failing { retryable: false, handed_back: false, not_before: None };
     let stepped = call.say(
         machine::Call::Fail(like),
-        |body| {
-            let sent = Fail::parse(&parse_json(body, None)?)?;
-            let not_before = not_before(sent.not_before.as_deref(), now)?;
-            let failing = Failing {
-                retryable: sent.retryable,
-                handed_back: sent.handed_back,
-                not_before: not_before.filter(|_| sent.retryable),
-            };
-            Ok((failing, sent.error))
+        |body| Ok(Fail::parse(&parse_json(body, None)?)?),
+        |sent| {
+            let text = sent.not_before.filter(|_| sent.retryable);
+            let not_before = text.as_deref().and_then(|text| not_before(text, now));
+            is_unread = text.is_some() && not_before.is_none();
+            let (retryable, handed_back) = (sent.retryable, sent.handed_back);
+            let failing = Failing { retryable, handed_back, not_before };
+            (machine::Call::Fail(failing), Payload::Failure(sent.error))
         },
-        |(failing, error)| (machine::Call::Fail(failing), Payload::Failure(error)),
     );
-    Ok(status(&stepped.await?))
+    let stepped = stepped.await?;
+    if is_unread && !stepped.answer.repeated {
+        tracing::warn!(
+            task_id,
+            "not_before of a failure is no instant; the task waits for nothing"
+        );
+    }
+    Ok(status(&stepped))
 }
 
-fn not_before(text: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
-    let Some(text) = text else { return Ok(None) };
-    let Ok(at) = text.parse::<jiff::Timestamp>() else {
-        return Err(Fault::field(
-            "not_before",
-            "must be an instant like 2026-07-31T06:12:00+00:00",
-        ));
-    };
-    let at = Timestamp::from_micros(at.as_microsecond());
-    if at > now.after(PARK_MAX) {
-        return Err(Fault::field("not_before", "must be within 31 days"));
-    }
-    Ok(Some(at))
+/// The instant that a failure names, no further ahead than a task may be parked.
+fn not_before(text: &str, now: Timestamp) -> Option<Timestamp> {
+    let at = text.parse::<jiff::Timestamp>().ok()?;
+    Some(Timestamp::from_micros(at.as_microsecond()).min(now.after(PARK_MAX)))
 }
 
 /// The process was stopped.

@@ -91,7 +91,9 @@ pub(super) async fn lend(
         .iter()
         .filter_map(|(_, url)| Repository::parse(url).ok()?.github)
         .collect();
-    let Some(github) = facts.github.as_ref().filter(|_| !repositories.is_empty()) else {
+    // A checkout that is not on GitHub has commits too, and the bot is who makes them.
+    let has_checkout = !facts.repositories.is_empty();
+    let Some(github) = facts.github.as_ref().filter(|_| has_checkout) else {
         return Loan::default();
     };
     let Some(github) = app.github.of(app, workspace_id, github) else { return Loan::default() };

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -116,8 +117,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
     for endpoint in ENDPOINTS {
         let handler = move |State(app): State<Arc<App>>,
-                            path: Option<Path<String>>,
+                            path: Result<Path<String>, PathRejection>,
                             request: Request| async move {
+            // What is no text is no task's id; a path without a task has none.
             let task_id = path.map(|Path(task)| task).unwrap_or_default();
             // PostgreSQL has no text with a NUL in it, so it is no task's id either.
             let task_id = if task_id.contains('\0') { String::new() } else { task_id };

@@ -349,6 +349,9 @@ impl Inner {
             return;
         };
         let old = std::mem::replace(kept, new);
+        if old.kind == Kind::PullRequest {
+            kept.kind = old.kind;
+        }
         kept.reference = kept.reference.take().or(old.reference);
         kept.title = kept.title.take().or(old.title);
         kept.state = kept.state.take().or(old.state);

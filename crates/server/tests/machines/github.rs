@@ -103,6 +103,25 @@ on_both! {
         world.stop().await;
     }
 
+    async fn f_052_f_054_f_057_a_checkout_that_is_not_on_github_has_a_committer_and_no_token(world) {
+        let (github, base) = GitHub::start().await;
+        let app = json!({ "app_id": "7", "private_key": KEY, "base_url": base });
+        world.patch("/workspace", json!({ "github_app": app })).await;
+        let machine = world.registered("m-1").await;
+        let agent = world.agent("Freya").await;
+        world.issue("No checkout", agent).await;
+        let none = machine.claim().await.envelope;
+        assert!(none["workspace"].get("committer").is_none(), "{none}");
+        assert!(github.seen.lock().unwrap().is_empty());
+        world.make("/repositories", json!({ "url": "https://git.example.com/acme/api.git" })).await;
+        world.issue("Elsewhere", agent).await;
+        let envelope = machine.claim().await.envelope;
+        assert_eq!(envelope["workspace"]["committer"]["name"], "felagi-agents[bot]");
+        assert_eq!(envelope["agent"]["custom_env"], json!({}));
+        assert!(github.minted_for().is_empty());
+        world.stop().await;
+    }
+
     async fn f_056_a_value_that_the_agent_set_itself_wins(world) {
         with_app(&world).await;
         let machine = world.registered("m-1").await;

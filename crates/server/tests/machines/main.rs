@@ -22,6 +22,7 @@ mod claims;
 mod envelope;
 mod github;
 mod limits;
+mod odd;
 mod refusals;
 mod register;
 mod tasks;

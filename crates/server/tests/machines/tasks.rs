@@ -262,6 +262,28 @@ on_both! {
         world.stop().await;
     }
 
+    async fn f_085_f_086_a_pull_request_that_is_named_as_a_link_too_moves_its_issue_and_stays_one(world) {
+        let (machine, agent, issue, task) = running(&world).await;
+        let url = "https://github.com/acme/api/pull/482";
+        let link = json!({ "type": "link", "url": format!("{url}/"), "title": "See" });
+        let branch = |name: &str| json!({ "type": "branch", "reference": name,
+            "url": "https://github.com/acme/api" });
+        let artifacts = json!([{ "type": "pull_request", "url": url, "state": "open" }, link,
+            branch("a"), branch("b")]);
+        machine.complete(&task, json!({ "artifacts": artifacts })).await;
+        assert_eq!(world.show_issue(&issue).await["status"], "in_review");
+        let path = format!("/issues/{issue}/deliveries");
+        assert_eq!(world.get(&path).await.as_array().unwrap().len(), 3);
+        // The next run mentions it as a page: it is still a pull request.
+        world.assign(&issue, agent).await;
+        machine.work_off(json!({ "artifacts": [link] })).await;
+        let shown = world.get(&path).await;
+        let pull = shown.as_array().unwrap().iter().find(|it| it["type"] == "pull_request");
+        let pull = pull.unwrap_or_else(|| panic!("{shown}"));
+        assert_eq!(json!([pull["state"], pull["title"]]), json!(["open", "See"]));
+        world.stop().await;
+    }
+
     async fn f_087_no_other_call_of_a_machine_changes_an_issues_status(world) {
         let machine = world.registered("m-1").await;
         let agent = world.agent("Freya").await;

@@ -397,6 +397,17 @@ impl World {
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     }
 
+    /// A task's result as the database has it.
+    pub(crate) async fn stored_result(&self, task: &Claimed) -> String {
+        let sql = "SELECT result FROM results WHERE task_id = $1";
+        if self.is_postgres() {
+            let pool = sqlx::PgPool::connect(&self.database).await.unwrap();
+            return sqlx::query_scalar(sql).bind(&task.id).fetch_one(&pool).await.unwrap();
+        }
+        let pool = sqlx::SqlitePool::connect(&self.database).await.unwrap();
+        sqlx::query_scalar(sql).bind(&task.id).fetch_one(&pool).await.unwrap()
+    }
+
     /// A token of machines; its id and itself.
     pub(crate) async fn new_token(&self, days: Option<u32>) -> (i64, String) {
         let body = json!({ "name": "another", "kind": "daemon", "days": days });

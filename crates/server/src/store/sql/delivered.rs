@@ -153,7 +153,8 @@ async fn save_deliveries(tx: &mut Tx, it: &Delivered) -> Result<Vec<Event>, DbEr
                    title, state, created_at, updated_at) \
                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10) \
                    ON CONFLICT (issue_id, identity) DO UPDATE SET task_id = excluded.task_id, \
-                   type = excluded.type, url = excluded.url, \
+                   type = CASE WHEN deliveries.type = 'pull_request' THEN deliveries.type ELSE excluded.type END, \
+                   url = excluded.url, \
                    reference = COALESCE(excluded.reference, deliveries.reference), \
                    title = COALESCE(excluded.title, deliveries.title), \
                    state = COALESCE(excluded.state, deliveries.state), updated_at = excluded.updated_at";

@@ -8,12 +8,13 @@ use super::{SqlStore, rows};
 use crate::board::Offer;
 use crate::store::{LeaseStore as _, StoreError, TaskRecord};
 
-/// Agents with work that a look finds; the rest is found when these are busy.
+/// Agents with work that a look finds. When there are more, claims ask the database.
 const OFFERS_MAX: usize = 10_000;
 
 impl SqlStore {
-    /// Ends pauses that are over, and finds the agents that have something to claim and room for it.
-    pub(crate) async fn offers(&self) -> Result<Vec<Offer>, StoreError> {
+    /// Ends pauses that are over, and finds the agents that have something to claim and room for it; whether these
+    /// are all.
+    pub(crate) async fn offers(&self) -> Result<(Vec<Offer>, bool), StoreError> {
         let mut conn = self.reader().await?;
         let due = "SELECT 1 FROM tasks WHERE state = 'queued' AND parked = 1 AND not_before <= $1 LIMIT 1";
         let due = conn.row(due, args![self.now().as_micros()]).await?.is_some();
@@ -42,7 +43,8 @@ impl SqlStore {
                 room: usize::try_from(row.int()?).unwrap_or(0),
             });
         }
-        Ok(offers)
+        let is_all = offers.len() < OFFERS_MAX;
+        Ok((offers, is_all))
     }
 
     /// Decisions of people that wait until this machine resumes.

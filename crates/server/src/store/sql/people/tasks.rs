@@ -1,6 +1,7 @@
 //! Tasks as people see them: lists, one with all that is known of it, its output.
 
 use ostler_core::lease::Input;
+use ostler_proto::json::{NESTED_MAX, mend};
 use serde::Serialize;
 use serde_json::Value as Json;
 
@@ -207,7 +208,7 @@ pub(crate) async fn show(
     let (session_id, work_dir) = (row.opt_text()?, row.opt_text()?);
     let sql = "SELECT result FROM results WHERE task_id = $1 ORDER BY id DESC LIMIT 1";
     let result: Option<Json> = match conn.row(sql, args![id]).await? {
-        Some(mut row) => serde_json::from_str(&row.text()?).ok(),
+        Some(mut row) => read_json(&row.text()?),
         None => None,
     };
     let receipt = result.as_ref().and_then(|it| it.get("receipt")).filter(|it| it.is_object());
@@ -227,6 +228,11 @@ pub(crate) async fn show(
         usage,
         why_queued,
     })
+}
+
+/// What a machine sent, which is kept as it came, as far as it can be shown.
+fn read_json(text: &str) -> Option<Json> {
+    serde_json::from_str(&mend(text, NESTED_MAX)).ok()
 }
 
 /// Whether a task is of this workspace.
@@ -268,7 +274,7 @@ pub(crate) async fn messages(
             kind: row.text()?,
             content: row.opt_text()?,
             tool: row.opt_text()?,
-            payload: row.opt_text()?.and_then(|text| serde_json::from_str(&text).ok()),
+            payload: row.opt_text()?.and_then(|text| read_json(&text)),
             at: at(&mut row)?,
         });
     }
