@@ -194,7 +194,7 @@ impl LeaseStore for MemoryStore {
     }
 
     async fn leases_sweep(&self, sweep: Sweep) -> Result<Swept, StoreError> {
-        let (mut inner, now) = (self.lock(), (self.clock)());
+        let (mut inner, now) = (self.lock(), sweep.now);
         let mut swept = Swept::default();
         if sweep.take_leases {
             let held: Vec<_> =
@@ -207,7 +207,9 @@ impl LeaseStore for MemoryStore {
                 }
             }
         }
-        swept.runtimes = inner.mark_offline(sweep.offline_after, now);
+        if let Some(silent) = sweep.offline_after {
+            swept.runtimes = inner.mark_offline(silent, now);
+        }
         Ok(swept)
     }
 }

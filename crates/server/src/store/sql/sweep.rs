@@ -1,5 +1,6 @@
 //! The sweeper's transaction: leases that ran out, machines that fell silent, tasks whose pause is over.
 
+use ostler_core::clock::Timestamp;
 use serde_json::json;
 
 use super::batch::Saves;
@@ -8,7 +9,7 @@ use super::lane::Tx;
 use super::rows;
 use crate::store::{StoreError, Sweep, Swept, plan};
 
-/// Leases taken in one transaction; the rest waits for the next round.
+/// Leases taken in one transaction; the rest is left to the next one.
 const LEASES_MAX: usize = 500;
 /// What servers on one PostgreSQL agree on, so that one sweeps at a time: "ostler" as a number.
 const LOCK: i64 = 0x6f73_746c_6572;
@@ -23,9 +24,15 @@ pub(crate) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> 
             return Ok(Swept { skipped: true, ..Swept::default() });
         }
     }
-    let leases = if sweep.take_leases { take_leases(tx).await? } else { 0 };
-    let runtimes = mark_offline(tx, sweep).await?;
-    Ok(Swept { skipped: false, leases, runtimes })
+    let mut swept = Swept::default();
+    if sweep.take_leases {
+        let taken = take_leases(tx, sweep.now).await?;
+        (swept.leases, swept.more) = (taken as u64, taken == LEASES_MAX);
+    }
+    if let Some(silent) = sweep.offline_after {
+        swept.runtimes = mark_offline(tx, sweep.now.before(silent)).await?;
+    }
+    Ok(swept)
 }
 
 /// Tasks whose pause is over can be claimed. Any server does this, at any time.
@@ -52,7 +59,7 @@ fn free_rows(conn: &Conn) -> &'static str {
     if conn.is_postgres() { "FOR NO KEY UPDATE SKIP LOCKED" } else { "" }
 }
 
-async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
+async fn take_leases(tx: &mut Tx, now: Timestamp) -> Result<usize, StoreError> {
     let lock = if tx.conn.is_postgres() { "FOR NO KEY UPDATE OF t SKIP LOCKED" } else { "" };
     let sql = format!(
         "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') \
@@ -64,25 +71,24 @@ async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
     let mut saves = Saves::default();
     let mut taken = Vec::new();
     let policy = tx.shared.policy;
-    for mut row in tx.conn.rows(&sql, args![tx.now.as_micros()]).await? {
+    for mut row in tx.conn.rows(&sql, args![now.as_micros()]).await? {
         let mut record = rows::read(&mut row)?;
-        let changes = plan::sweep(&mut record, tx.now, &policy);
+        let changes = plan::sweep(&mut record, now, &policy);
         saves.take(tx, &record, 0, changes);
         taken.push(record);
     }
     saves.save(tx, &taken.iter().collect::<Vec<_>>()).await?;
-    Ok(taken.len() as u64)
+    Ok(taken.len())
 }
 
-async fn mark_offline(tx: &mut Tx, sweep: Sweep) -> Result<u64, StoreError> {
-    let silent = i64::try_from(sweep.offline_after.as_micros()).unwrap_or(i64::MAX);
+async fn mark_offline(tx: &mut Tx, silent_since: Timestamp) -> Result<u64, StoreError> {
     let sql = format!(
         "UPDATE runtimes SET online = 0 WHERE id IN (SELECT id FROM runtimes \
          WHERE online = 1 AND last_seen < $1 {}) RETURNING workspace_id, id, name, provider, daemon_id",
         free_rows(&tx.conn)
     );
     let mut events = Vec::new();
-    for mut row in tx.conn.rows(&sql, args![tx.now.as_micros().saturating_sub(silent)]).await? {
+    for mut row in tx.conn.rows(&sql, args![silent_since.as_micros()]).await? {
         let workspace_id = row.int()?;
         let data = json!({ "runtime_id": row.text()?, "name": row.text()?, "provider": row.text()?,
             "online": false });

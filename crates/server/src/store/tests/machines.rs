@@ -1,13 +1,12 @@
 //! Who is known, and who is there.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use super::subject::Subject;
 use super::world::{World, registration};
-use crate::store::{Actor, Registration, Runtime, Seen, Sweep};
+use crate::store::{Actor, Registration, Runtime, Seen};
 
 pub(super) async fn f_018_f_019_f_021_runtimes_keep_their_ids(world: World<impl Subject>) {
     let acme = world.store.workspace_create("acme").await;
@@ -59,7 +58,6 @@ pub(super) async fn f_023_f_025_offline_and_online_again(world: World<impl Subje
     for daemon in ["silent", "beats"] {
         world.register(registration(acme, daemon, &["codex", "claude_code"])).await;
     }
-    let sweep = Sweep { offline_after: Duration::from_secs(45), take_leases: true };
     let seen = |daemon_id: &str| Seen {
         workspace_id: acme,
         daemon_id: daemon_id.to_owned(),
@@ -70,12 +68,12 @@ pub(super) async fn f_023_f_025_offline_and_online_again(world: World<impl Subje
         runtimes.iter().filter(|it| it.online).count()
     };
     world.pass(45);
-    assert_eq!(world.store.leases_sweep(sweep).await.unwrap().runtimes, 0);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 0);
     world.pass(1);
     world.store.machines_seen(vec![seen("beats"), seen("unknown")]).await.unwrap();
-    assert_eq!(world.store.leases_sweep(sweep).await.unwrap().runtimes, 2);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 2);
     assert_eq!((online("silent").await, online("beats").await), (0, 2));
-    assert_eq!(world.store.leases_sweep(sweep).await.unwrap().runtimes, 0);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 0);
     let events = world.store.events(acme).await;
     assert_eq!(events.iter().filter(|(kind, _)| kind == "runtime.changed").count(), 2);
     world.store.machines_seen(vec![seen("silent")]).await.unwrap();
@@ -92,9 +90,8 @@ pub(super) async fn f_023_a_sign_of_life_counts_although_the_clock_went_back(
 ) {
     let acme = world.store.workspace_create("acme").await;
     world.register(registration(acme, "m", &["codex"])).await;
-    let sweep = Sweep { offline_after: Duration::from_secs(45), take_leases: true };
     world.pass(100);
-    assert_eq!(world.store.leases_sweep(sweep).await.unwrap().runtimes, 1);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 1);
     world.pass(-3_600);
     let seen = Seen { workspace_id: acme, daemon_id: "m".to_owned(), at: world.clock.now() };
     world.store.machines_seen(vec![seen]).await.unwrap();

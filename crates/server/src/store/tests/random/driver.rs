@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use ostler_core::lease::{
@@ -111,8 +110,7 @@ impl<S: Subject> Driver<S> {
                 format!("{count} unparked")
             }
             Op::Sweep { take_leases } => {
-                let sweep =
-                    Sweep { offline_after: Duration::from_secs(45), take_leases: *take_leases };
+                let sweep = Sweep { take_leases: *take_leases, ..self.world.sweep_now() };
                 let swept = self.world.store.leases_sweep(sweep).await.unwrap();
                 self.note("swept", swept.leases > 0);
                 self.note("offline", swept.runtimes > 0);
