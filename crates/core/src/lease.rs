@@ -18,7 +18,8 @@ mod why;
 pub use grace::Grace;
 pub use order::{Priority, rank};
 pub use state::{
-    Decided, Decision, End, Ended, Lease, LeaseHash, Policy, State, Task, WaitingFor, Waits,
+    CLOCKS_DIFFER_MAX, Decided, Decision, End, Ended, Lease, LeaseHash, Policy, State, Task,
+    WaitingFor, Waits,
 };
 pub use step::{Answer, Call, Effect, Failing, Input, Refusal, Step, step};
 pub use why::{QueueFacts, WhyQueued, why_queued};

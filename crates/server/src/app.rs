@@ -126,7 +126,8 @@ impl Machines {
     fn seen(&self, key: &Key, at: Timestamp) {
         self.with(|machines| {
             if let Some(machine) = machines.get_mut(key) {
-                machine.seen = machine.seen.max(at);
+                // Not the later one: the clock may have been set back.
+                machine.seen = at;
                 machine.unwritten = true;
             }
         });

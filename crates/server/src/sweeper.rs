@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ostler_core::clock::{BootTime, Now};
-use ostler_core::lease::{Grace, Policy};
+use ostler_core::lease::{CLOCKS_DIFFER_MAX, Grace, Policy};
 use rustix::time::{ClockId, clock_gettime};
 use tokio_util::sync::CancellationToken;
 
@@ -50,7 +50,7 @@ impl Presence {
     fn decide(&self, offline_after: Duration) -> Sweep {
         let (now, lasts) = self.with(|grace, now| (now.wall, grace.lasts(now, &self.policy)));
         let offline_after = (lasts >= offline_after).then_some(offline_after);
-        Sweep { now, offline_after, take_leases: lasts >= self.policy.lease }
+        Sweep { now, offline_after, take_leases: lasts >= self.policy.lease, bring_back: true }
     }
 }
 
@@ -76,12 +76,37 @@ pub(crate) async fn run(stop: CancellationToken, app: Arc<App>) {
     }
 }
 
+/// What a sweep may do now. Servers that share a database may have different clocks, and none takes what has not run
+/// out by the database's as well.
+async fn decide(app: &App) -> Result<Sweep, StoreError> {
+    let before = app.store.now();
+    let shared = app.store.clock_shared().await?;
+    let mut sweep = app.presence.decide(app.settings.offline_after);
+    let Some(shared) = shared else { return Ok(sweep) };
+    let ahead = before.since(shared);
+    let behind = shared.since(sweep.now);
+    let seconds = ahead.as_secs().max(behind.as_secs());
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    app.store.shared().metrics.clock_ahead.set(if behind > ahead { -seconds } else { seconds });
+    if ahead.max(behind) > CLOCKS_DIFFER_MAX {
+        tracing::warn!(
+            ahead = ahead.as_secs(),
+            behind = behind.as_secs(),
+            "this server's clock and the database's differ by seconds; leases last longer or shorter than they should"
+        );
+    }
+    sweep.now = sweep.now.min(shared);
+    // One that is behind would cut short what others have given.
+    sweep.bring_back = behind <= CLOCKS_DIFFER_MAX;
+    Ok(sweep)
+}
+
 /// Sweeps until nothing is left to take.
 async fn round(app: &App, stop: &CancellationToken) -> Result<(), StoreError> {
     // A machine is silent only if nothing was heard of it that is not written down yet.
     let written = app.write_seen().await;
     loop {
-        let mut sweep = app.presence.decide(app.settings.offline_after);
+        let mut sweep = decide(app).await?;
         if written.is_err() {
             sweep.offline_after = None;
         }

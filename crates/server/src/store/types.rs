@@ -377,6 +377,9 @@ pub struct Sweep {
     pub offline_after: Option<Duration>,
     /// Take leases; not so soon after a start, when machines had nobody to renew with.
     pub take_leases: bool,
+    /// Leases and signs of life that lie too far ahead were written by a clock that has been set back since: bring
+    /// them back. Not with a clock that may be behind that of another server.
+    pub bring_back: bool,
 }
 
 /// What the sweeper did.

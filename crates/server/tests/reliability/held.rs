@@ -40,6 +40,8 @@ pub(crate) async fn start(http: &Http, (task, lease): &Lease) -> (u16, Value) {
 pub(crate) struct Held {
     http: Http,
     kept: Lease,
+    /// The other one's, claimed again and never renewed.
+    silent: Lease,
     renewed: Instant,
 }
 
@@ -48,15 +50,22 @@ impl Held {
     pub(crate) async fn new(http: Http) -> Self {
         register(&http).await;
         let (kept, silent) = (claim(&http).await.unwrap(), claim(&http).await.unwrap());
-        let mut held = Self { http, kept, renewed: Instant::now() };
-        let until = Instant::now() + SOON;
+        let mut held = Self { http, kept, silent, renewed: Instant::now() };
+        held.taken_within(SOON).await;
+        held
+    }
+
+    /// The one that nobody renews is taken, and claimed again.
+    pub(crate) async fn taken_within(&mut self, wait: Duration) {
+        let until = Instant::now() + wait;
         loop {
-            held.renew().await;
-            if let Some(again) = claim(&held.http).await {
-                assert_eq!(again.0, silent.0);
-                return held;
+            self.renew().await;
+            if let Some(again) = claim(&self.http).await {
+                assert_eq!(again.0, self.silent.0);
+                self.silent = again;
+                return;
             }
-            assert!(Instant::now() < until, "no lease was taken");
+            assert!(Instant::now() < until, "no lease was taken within {wait:?}");
             tokio::time::sleep(PAUSE).await;
         }
     }

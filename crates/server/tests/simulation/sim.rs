@@ -25,6 +25,7 @@ const FAULTS: i64 = 2_400 * SECOND;
 const REST: i64 = 6 * 3_600 * SECOND;
 /// How often the server asks its database something.
 const LOOK: i64 = 10 * SECOND;
+const SWEEP_EVERY: i64 = 30 * SECOND;
 const OFFLINE_AFTER: Duration = Duration::from_secs(45);
 /// A clock may be set forward by so much: it is as if leases were that much shorter.
 const LITTLE: i64 = 5 * SECOND;
@@ -121,6 +122,8 @@ pub(crate) struct Sim {
     grace: Grace,
     /// When the server last began to be there, or its clock was set forward by more than a little.
     absent_until: i64,
+    /// When its clock was last set.
+    calm_since: i64,
     failing: bool,
     truth: Truth,
     counts: Counts,
@@ -170,6 +173,7 @@ impl Sim {
             server_up: true,
             grace: Grace::new(now(0, BEGIN)),
             absent_until: 0,
+            calm_since: 0,
             failing: true,
             truth,
             counts: Counts::default(),
@@ -196,7 +200,7 @@ impl Sim {
     pub(crate) fn run(mut self) -> Counts {
         let mut steps = 0;
         while let Some(((at, _), event)) = self.events.pop_first() {
-            self.now = at;
+            (self.now, self.truth.real) = (at, at);
             if self.failing && at >= FAULTS {
                 self.heal();
             }
@@ -407,7 +411,7 @@ impl Sim {
     }
 
     fn sweep(&mut self) {
-        self.after(30 * SECOND, Event::Sweep);
+        self.after(SWEEP_EVERY, Event::Sweep);
         if !self.server_up {
             return;
         }
@@ -415,7 +419,7 @@ impl Sim {
         let lasts = self.grace.lasts(now, &self.policy);
         let take_leases = lasts >= self.policy.lease;
         let offline_after = (lasts >= OFFLINE_AFTER).then_some(OFFLINE_AFTER);
-        let sweep = Sweep { now: now.wall, offline_after, take_leases };
+        let sweep = Sweep { now: now.wall, offline_after, take_leases, bring_back: true };
         let swept = done(self.store.leases_sweep(sweep)).unwrap();
         // In other words than the grace's own.
         let there = Duration::from_micros(u64::try_from(self.now - self.absent_until).unwrap());
@@ -427,9 +431,10 @@ impl Sim {
             self.counts.count("offline");
             assert!(there >= OFFLINE_AFTER, "nobody could beat who was called silent");
         }
-        if take_leases {
-            self.truth.swept(swept.leases, self.server_now());
-        }
+        self.truth.swept(swept.leases, take_leases, self.server_now());
+        // A clock that was set back is noticed by the next sweep, and an absence by the next look.
+        let calm = (self.calm_since + SWEEP_EVERY).max(self.absent_until + LOOK);
+        self.truth.check_bound(calm);
     }
 
     fn server_starts(&mut self) {
@@ -490,6 +495,7 @@ impl Sim {
                 self.counts.count("clock jump");
                 let by = self.dice.between(-400, 400) * SECOND;
                 self.skew += by;
+                self.calm_since = self.now;
                 if by > LITTLE {
                     self.absent_until = self.now;
                 }

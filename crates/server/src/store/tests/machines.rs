@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::subject::Subject;
 use super::world::{World, registration};
-use crate::store::{Actor, Registration, Runtime, Seen};
+use crate::store::{Actor, Registration, Runtime, Seen, Sweep};
 
 pub(super) async fn f_018_f_019_f_021_runtimes_keep_their_ids(world: World<impl Subject>) {
     let acme = world.store.workspace_create("acme").await;
@@ -148,4 +148,19 @@ pub(super) async fn f_106_machines_that_register_one_name_at_once_get_different_
     let names: BTreeSet<_> = all.iter().map(|it| it.agents[0].name.clone()).collect();
     assert_eq!(names.len(), 12, "{names:?}");
     assert!(names.contains("Bjorn") && names.contains("Bjorn (Huskarl)"), "{names:?}");
+}
+
+pub(super) async fn f_025_after_a_clock_went_back_a_silent_machine_goes_offline(
+    world: World<impl Subject>,
+) {
+    let acme = world.store.workspace_create("acme").await;
+    world.register(registration(acme, "m", &["codex"])).await;
+    world.pass(-3_600);
+    let behind = Sweep { bring_back: false, ..world.sweep_now() };
+    world.store.leases_sweep(behind).await.unwrap();
+    assert!(world.store.machine_find(acme, "m").await.unwrap()[0].last_seen > world.clock.now());
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 0);
+    assert_eq!(world.store.machine_find(acme, "m").await.unwrap()[0].last_seen, world.clock.now());
+    world.pass(46);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 1);
 }

@@ -343,7 +343,7 @@ impl<S: Subject> World<S> {
     /// A sweep that does all it may.
     pub(in crate::store::tests) fn sweep_now(&self) -> Sweep {
         let offline_after = Some(Duration::from_secs(45));
-        Sweep { now: self.clock.now(), offline_after, take_leases: true }
+        Sweep { now: self.clock.now(), offline_after, take_leases: true, bring_back: true }
     }
 
     pub(in crate::store::tests) async fn sweep(&self) -> u64 {

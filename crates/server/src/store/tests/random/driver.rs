@@ -109,8 +109,9 @@ impl<S: Subject> Driver<S> {
                 self.note("unparked", count > 0);
                 format!("{count} unparked")
             }
-            Op::Sweep { take_leases } => {
-                let sweep = Sweep { take_leases: *take_leases, ..self.world.sweep_now() };
+            Op::Sweep { take_leases, bring_back } => {
+                let (take_leases, bring_back) = (*take_leases, *bring_back);
+                let sweep = Sweep { take_leases, bring_back, ..self.world.sweep_now() };
                 let swept = self.world.store.leases_sweep(sweep).await.unwrap();
                 self.note("swept", swept.leases > 0);
                 self.note("offline", swept.runtimes > 0);
