@@ -26,6 +26,11 @@ impl Timestamp {
         Self(self.0.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)))
     }
 
+    /// This instant moved back; the far past when it does not fit.
+    pub fn before(self, age: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX)))
+    }
+
     /// How long from `earlier` until this instant; zero when it lies before. For work that several machines
     /// see, which share no other clock.
     pub fn since(self, earlier: Self) -> Duration {

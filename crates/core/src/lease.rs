@@ -7,6 +7,7 @@
 //! Absent on purpose: tokens (the server makes them, this knows their hashes), which agent a task belongs to
 //! and how many it may hold (the store selects among agents), the words of the wire.
 
+mod grace;
 mod order;
 mod state;
 mod step;
@@ -14,9 +15,11 @@ mod step;
 mod tests;
 mod why;
 
+pub use grace::Grace;
 pub use order::{Priority, rank};
 pub use state::{
-    Decided, Decision, End, Ended, Lease, LeaseHash, Policy, State, Task, WaitingFor, Waits,
+    CLOCKS_DIFFER_MAX, Decided, Decision, End, Ended, Lease, LeaseHash, Policy, State, Task,
+    WaitingFor, Waits,
 };
 pub use step::{Answer, Call, Effect, Failing, Input, Refusal, Step, step};
 pub use why::{QueueFacts, WhyQueued, why_queued};

@@ -13,6 +13,7 @@ use crate::rate::Rates;
 use crate::settings::Settings;
 use crate::store::sql::SqlStore;
 use crate::store::{LeaseStore as _, Runtime, Seen, StoreError};
+use crate::sweeper::Presence;
 
 /// Machines that are remembered; when there are more all are forgotten and looked up again.
 const MACHINES_MAX: usize = 200_000;
@@ -31,6 +32,7 @@ pub(crate) struct App {
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) rates: Rates,
     pub(crate) machines: Arc<Machines>,
+    pub(crate) presence: Presence,
     pub(crate) github: crate::machine::lend::Apps,
     pub(crate) streams: Arc<crate::events::Streams>,
     pub(crate) bodies: crate::bodies::Bodies,
@@ -124,14 +126,27 @@ impl Machines {
     fn seen(&self, key: &Key, at: Timestamp) {
         self.with(|machines| {
             if let Some(machine) = machines.get_mut(key) {
-                machine.seen = machine.seen.max(at);
+                // Not the later one: the clock may have been set back.
+                machine.seen = at;
                 machine.unwritten = true;
             }
         });
     }
 
+    /// What was taken could not be written down.
+    fn put_back(&self, seen: &[Seen]) {
+        self.with(|machines| {
+            for it in seen {
+                let key = (it.workspace_id, it.daemon_id.clone());
+                if let Some(machine) = machines.get_mut(&key) {
+                    machine.unwritten = true;
+                }
+            }
+        });
+    }
+
     /// Takes the signs of life that are not written down.
-    pub(crate) fn take_unwritten(&self) -> Vec<Seen> {
+    fn take_unwritten(&self) -> Vec<Seen> {
         self.with(|machines| {
             let unwritten = machines.iter_mut().filter(|(_, machine)| machine.unwritten);
             unwritten
@@ -154,9 +169,22 @@ impl App {
     ) -> Self {
         let rates = Rates::new(settings.limits, store.shared().metrics.refused.clone());
         let streams = crate::events::Streams::new();
-        let github = crate::machine::lend::Apps::new();
         let bodies = crate::bodies::Bodies::new();
-        Self { settings, store, board, tokens, rates, machines, github, streams, bodies, stopping }
+        let presence = Presence::new(store.shared().policy, Arc::clone(&store.shared().clock));
+        let github = crate::machine::lend::Apps::new();
+        Self {
+            settings,
+            store,
+            board,
+            tokens,
+            rates,
+            machines,
+            presence,
+            github,
+            streams,
+            bodies,
+            stopping,
+        }
     }
 
     /// The machine, from memory or from the database; `NotFound` when it never registered.
@@ -195,6 +223,16 @@ impl App {
         }
         known.online = !offline(&known);
         Ok(known)
+    }
+
+    /// Writes signs of life down.
+    pub(crate) async fn write_seen(&self) -> Result<(), StoreError> {
+        let seen = self.machines.take_unwritten();
+        if seen.is_empty() {
+            return Ok(());
+        }
+        let written = self.store.machines_seen(seen.clone()).await;
+        written.inspect_err(|_| self.machines.put_back(&seen))
     }
 
     /// A machine gave a sign of life.

@@ -31,6 +31,7 @@ mod server;
 pub mod settings;
 pub mod skill;
 pub mod store;
+mod sweeper;
 pub mod text;
 pub mod thread;
 pub mod version;

@@ -72,6 +72,8 @@ pub(crate) struct Metrics {
     pub(crate) refused: Family<ByBucket, Counter>,
     pub(crate) sweeps: Counter,
     pub(crate) leases_taken: Counter,
+    /// Seconds; negative when behind.
+    pub(crate) clock_ahead: Gauge,
     pub(crate) database_errors: Counter,
     pub(crate) batches: Histogram,
     /// Batches decided without reading their tasks first, by what came of it.
@@ -99,6 +101,7 @@ impl Metrics {
             refused: Family::default(),
             sweeps: Counter::default(),
             leases_taken: Counter::default(),
+            clock_ahead: Gauge::default(),
             database_errors: Counter::default(),
             batches: Histogram::new(BATCH),
             guesses: Family::default(),
@@ -116,6 +119,8 @@ impl Metrics {
         to.register("rate_refusals", "Requests refused by a rate limit", it.refused.clone());
         to.register("sweeps", "Rounds of the sweeper", it.sweeps.clone());
         to.register("leases_taken", "Leases that ran out and were taken", it.leases_taken.clone());
+        let what = "Seconds that this server's clock is ahead of the database's";
+        to.register("clock_ahead_seconds", what, it.clock_ahead.clone());
         to.register("database_errors", "What the database refused", it.database_errors.clone());
         to.register("batch_size", "Requests that shared one commit", it.batches.clone());
         to.register(

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use camino::Utf8PathBuf;
 use ostler_core::clock::Timestamp;
@@ -18,8 +18,9 @@ use crate::lock::LockFile;
 use crate::secrets::Keyring;
 use crate::serve::{self, TlsError};
 use crate::settings::Settings;
+use crate::store::StoreError;
 use crate::store::sql::{Clock, OpenError, Opening, SqlStore, sqlite_file};
-use crate::store::{LeaseStore as _, StoreError, Sweep};
+use crate::sweeper;
 use crate::{events, health, http, machine, observe, people, retention};
 
 /// Why a server did not start.
@@ -129,7 +130,7 @@ impl Server {
         tracker.spawn(every(LOOK_EVERY, stop.clone(), Arc::clone(&app), Chore::Look));
         tracker.spawn(every(auth::ASK_EVERY, stop.clone(), Arc::clone(&app), Chore::Ask));
         tracker.spawn(every(WRITE_SEEN_EVERY, stop.clone(), Arc::clone(&app), Chore::Seen));
-        tracker.spawn(sweep(stop.clone(), Arc::clone(&app)));
+        tracker.spawn(sweeper::run(stop.clone(), Arc::clone(&app)));
         tracker.spawn(retention::run(stop.clone(), Arc::clone(&app)));
         Ok(Self { app, address, metrics_address, stop, tracker, _lock: lock })
     }
@@ -156,7 +157,7 @@ impl Server {
         self.stop.cancel();
         self.tracker.close();
         self.tracker.wait().await;
-        if let Err(error) = write_seen(&self.app).await {
+        if let Err(error) = self.app.write_seen().await {
             tracing::warn!(%error, "cannot write down which machines were heard of");
         }
         self.app.store.close().await;
@@ -204,9 +205,9 @@ async fn every(period: Duration, stop: CancellationToken, app: Arc<App>, chore: 
     let mut failed = false;
     loop {
         let done = match chore {
-            Chore::Look => look(&app).await,
-            Chore::Ask => app.tokens.ask(&app.store).await,
-            Chore::Seen => write_seen(&app).await,
+            Chore::Look => look(&app).await.inspect(|()| app.presence.answered()),
+            Chore::Ask => app.tokens.ask(&app.store).await.inspect(|()| app.presence.answered()),
+            Chore::Seen => app.write_seen().await,
         };
         // Once for each outage, not once a round.
         match done {
@@ -231,52 +232,4 @@ async fn look(app: &App) -> Result<(), StoreError> {
     let (offers, is_all) = app.store.offers().await?;
     app.board.looked(offers, is_all, generation);
     Ok(())
-}
-
-async fn write_seen(app: &App) -> Result<(), StoreError> {
-    let seen = app.machines.take_unwritten();
-    if seen.is_empty() {
-        return Ok(());
-    }
-    app.store.machines_seen(seen).await
-}
-
-/// How much more time may have passed on the clock than here between two sweeps. Beyond it the clock was set
-/// forward, or this machine slept.
-const CLOCK_JUMP_MAX: Duration = Duration::from_secs(5);
-
-/// Sweeps. After a start, a gap in the database or a jump of the clock, leases are not taken before machines had
-/// the time of a lease to renew them.
-async fn sweep(stop: CancellationToken, app: Arc<App>) {
-    let mut reachable_since = Instant::now();
-    loop {
-        let (clock, waited) = (app.store.now(), Instant::now());
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(app.settings.sweep_every) => {}
-        }
-        if app.store.now().since(clock) > waited.elapsed() + CLOCK_JUMP_MAX {
-            reachable_since = Instant::now();
-            tracing::warn!("the clock jumped; no lease is taken before its holder could renew it");
-        }
-        let sweep = Sweep {
-            offline_after: app.settings.offline_after,
-            take_leases: reachable_since.elapsed() >= app.settings.policy.lease,
-        };
-        match app.store.leases_sweep(sweep).await {
-            Ok(swept) => {
-                let metrics = &app.store.shared().metrics;
-                metrics.sweeps.inc();
-                metrics.leases_taken.inc_by(swept.leases);
-                if swept.leases + swept.runtimes > 0 {
-                    tracing::info!(leases = swept.leases, runtimes = swept.runtimes, "swept");
-                }
-            }
-            Err(error) => {
-                reachable_since = Instant::now();
-                tracing::warn!(%error, "cannot sweep");
-            }
-        }
-    }
 }

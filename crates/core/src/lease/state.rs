@@ -271,7 +271,16 @@ pub struct Policy {
     pub parks_max: u32,
 }
 
+/// How much longer than one that begins now a lease may last: clocks of servers differ a little. What lasts longer
+/// was given by a clock that has been set back since, as was a sign of life that lies further ahead.
+pub const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(5);
+
 impl Policy {
+    /// The last moment at which a lease ends that was given or renewed until now.
+    pub fn lease_end_max(&self, now: Timestamp) -> Timestamp {
+        now.after(self.lease).after(CLOCKS_DIFFER_MAX)
+    }
+
     /// The protocol's numbers.
     pub const DEFAULT: Self = Self {
         lease: Duration::from_secs(300),

@@ -416,9 +416,16 @@ fn decide(task: &mut Task, decision: Decision) -> Result<Vec<Effect>, Refusal> {
     }
 }
 
-/// Takes a lease that ran out, or a start that did not come.
+/// Takes a lease that ran out, or a start that did not come. One that a clock gave which was set back since is
+/// renewed, as that is all anybody knows of it: else its holder could vanish for as long as the clock went back.
 fn sweep(task: &mut Task, now: Timestamp, policy: &Policy) -> Vec<Effect> {
-    let Some(lease) = task.lease else { return Vec::new() };
+    let Some(lease) = &mut task.lease else { return Vec::new() };
+    if lease.expires_at > policy.lease_end_max(now) {
+        lease.expires_at = now.after(policy.lease);
+        lease.start_by = lease.start_by.map(|by| by.min(now.after(policy.start_within)));
+        return Vec::new();
+    }
+    let lease = *lease;
     let expired = lease.expires_at <= now;
     let late = task.state == State::Dispatched && lease.start_by.is_some_and(|by| by <= now);
     if !expired && !late {

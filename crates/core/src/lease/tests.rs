@@ -4,6 +4,7 @@
 mod attempts;
 mod cancel;
 mod ends;
+mod grace;
 mod kit;
 mod leases;
 mod lines;

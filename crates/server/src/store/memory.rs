@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ostler_core::clock::Timestamp;
-use ostler_core::lease::{LeaseHash, Policy, State};
+use ostler_core::lease::{CLOCKS_DIFFER_MAX, LeaseHash, Policy, State};
 use serde_json::json;
 
 pub use self::people::{AgentRow, CommentRow, IssueRow, NewAgent, ResultRow};
@@ -194,20 +194,31 @@ impl LeaseStore for MemoryStore {
     }
 
     async fn leases_sweep(&self, sweep: Sweep) -> Result<Swept, StoreError> {
-        let (mut inner, now) = (self.lock(), (self.clock)());
+        let (mut inner, now) = (self.lock(), sweep.now);
         let mut swept = Swept::default();
-        if sweep.take_leases {
-            let held: Vec<_> =
-                inner.tasks.values().filter(|it| it.machine.lease.is_some()).cloned().collect();
-            for mut task in held {
-                let changes = plan::sweep(&mut task, now, &self.policy);
-                if !changes.is_empty() {
-                    swept.leases += 1;
-                    inner.save(&task, changes);
+        let end_max = self.policy.lease_end_max(now);
+        let may = |task: &&TaskRecord| match task.machine.lease {
+            Some(lease) if lease.expires_at > end_max => sweep.bring_back,
+            Some(_) => sweep.take_leases,
+            None => false,
+        };
+        let held: Vec<_> = inner.tasks.values().filter(may).cloned().collect();
+        for mut task in held {
+            let changes = plan::sweep(&mut task, now, &self.policy);
+            swept.leases += u64::from(!changes.is_empty());
+            inner.save(&task, changes);
+        }
+        if sweep.bring_back {
+            for row in inner.runtimes.values_mut() {
+                let seen = &mut row.runtime.last_seen;
+                if row.runtime.online && *seen > now.after(CLOCKS_DIFFER_MAX) {
+                    *seen = now;
                 }
             }
         }
-        swept.runtimes = inner.mark_offline(sweep.offline_after, now);
+        if let Some(silent) = sweep.offline_after {
+            swept.runtimes = inner.mark_offline(silent, now);
+        }
         Ok(swept)
     }
 }

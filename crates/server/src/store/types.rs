@@ -370,10 +370,16 @@ pub struct Stepped {
 /// What the sweeper is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sweep {
-    /// Machines not heard of for this long are offline.
-    pub offline_after: Duration,
+    /// When this was decided. However late the transaction is, nothing is taken that ran out after it.
+    pub now: Timestamp,
+    /// Machines not heard of for this long are offline; none becomes so soon after a start, when they had nobody
+    /// to beat for.
+    pub offline_after: Option<Duration>,
     /// Take leases; not so soon after a start, when machines had nobody to renew with.
     pub take_leases: bool,
+    /// Leases and signs of life that lie too far ahead were written by a clock that has been set back since: bring
+    /// them back. Not with a clock that may be behind that of another server.
+    pub bring_back: bool,
 }
 
 /// What the sweeper did.
@@ -383,6 +389,8 @@ pub struct Swept {
     pub skipped: bool,
     /// Leases that ran out.
     pub leases: u64,
+    /// There are more.
+    pub more: bool,
     /// Runtimes that went offline.
     pub runtimes: u64,
 }

@@ -15,10 +15,12 @@
     reason = "helpers of tests"
 )]
 
+mod absence;
 mod child;
 mod clients;
 mod clock;
 mod fleet;
+mod held;
 mod postgres;
 mod sqlite;
 mod stored;

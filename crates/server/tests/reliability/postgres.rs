@@ -10,7 +10,11 @@ use super::clients::{Http, Manner};
 use super::fleet::Fleet;
 use super::stored::Stored;
 
-fn own_postgres(name: &str, settings: Vec<(&'static str, String)>) -> Option<ScratchPostgres> {
+/// A PostgreSQL of this test's own.
+pub(crate) fn own_postgres(
+    name: &str,
+    settings: Vec<(&'static str, String)>,
+) -> Option<ScratchPostgres> {
     let options = Options { settings, ..Options::default() };
     ScratchPostgres::start(&format!("reliability/{name}"), options)
 }

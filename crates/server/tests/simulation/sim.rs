@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use ostler_core::clock::Timestamp;
-use ostler_core::lease::{Input, Policy, Priority, Refusal, State};
+use ostler_core::clock::{BootTime, Now, Timestamp};
+use ostler_core::lease::{Grace, Input, Policy, Priority, Refusal, State};
 use ostler_server::secrets::Keyring;
 use ostler_server::store::memory::{MemoryStore, NewAgent};
 use ostler_server::store::{
@@ -23,6 +23,12 @@ const SECOND: i64 = 1_000_000;
 const FAULTS: i64 = 2_400 * SECOND;
 /// How long it may take afterwards until everything has ended.
 const REST: i64 = 6 * 3_600 * SECOND;
+/// How often the server asks its database something.
+const LOOK: i64 = 10 * SECOND;
+const SWEEP_EVERY: i64 = 30 * SECOND;
+const OFFLINE_AFTER: Duration = Duration::from_secs(45);
+/// A clock may be set forward by so much: it is as if leases were that much shorter.
+const LITTLE: i64 = 5 * SECOND;
 /// Steps between two looks at everything.
 const LOOK_EVERY: u64 = 300;
 const PROVIDER: &str = "claude_code";
@@ -113,7 +119,11 @@ pub(crate) struct Sim {
     issues: Vec<i64>,
     daemons: Vec<Daemon>,
     server_up: bool,
-    up_since: i64,
+    grace: Grace,
+    /// When the server last began to be there, or its clock was set forward by more than a little.
+    absent_until: i64,
+    /// When its clock was last set.
+    calm_since: i64,
     failing: bool,
     truth: Truth,
     counts: Counts,
@@ -161,7 +171,9 @@ impl Sim {
             issues,
             daemons,
             server_up: true,
-            up_since: 0,
+            grace: Grace::new(now(0, BEGIN)),
+            absent_until: 0,
+            calm_since: 0,
             failing: true,
             truth,
             counts: Counts::default(),
@@ -188,7 +200,7 @@ impl Sim {
     pub(crate) fn run(mut self) -> Counts {
         let mut steps = 0;
         while let Some(((at, _), event)) = self.events.pop_first() {
-            self.now = at;
+            (self.now, self.truth.real) = (at, at);
             if self.failing && at >= FAULTS {
                 self.heal();
             }
@@ -214,7 +226,9 @@ impl Sim {
     /// From now on nothing fails.
     fn heal(&mut self) {
         self.failing = false;
-        self.server_up = true;
+        if !self.server_up {
+            self.server_starts();
+        }
         for daemon in 0..self.daemons.len() {
             if !self.daemons[daemon].awake {
                 self.wake(daemon);
@@ -254,14 +268,17 @@ impl Sim {
             }
             Event::Sweep => self.sweep(),
             Event::Unpark => {
-                self.after(10 * SECOND, Event::Unpark);
-                if self.server_up && done(self.store.tasks_unpark()).unwrap() > 0 {
-                    self.counts.count("unparked");
+                self.after(LOOK, Event::Unpark);
+                if self.server_up {
+                    self.grace.answered(now(self.now, self.server_now()), &self.policy);
+                    if done(self.store.tasks_unpark()).unwrap() > 0 {
+                        self.counts.count("unparked");
+                    }
                 }
             }
             Event::Fault => self.fault(),
             Event::Wake(daemon) => self.wake(daemon),
-            Event::ServerUp => (self.server_up, self.up_since) = (true, self.now),
+            Event::ServerUp => self.server_starts(),
             Event::Person => self.person(),
         }
     }
@@ -394,23 +411,36 @@ impl Sim {
     }
 
     fn sweep(&mut self) {
-        self.after(30 * SECOND, Event::Sweep);
+        self.after(SWEEP_EVERY, Event::Sweep);
         if !self.server_up {
             return;
         }
-        let lease = i64::try_from(self.policy.lease.as_micros()).unwrap();
-        let take_leases = self.now - self.up_since >= lease;
-        let sweep = Sweep { offline_after: Duration::from_secs(45), take_leases };
+        let now = now(self.now, self.server_now());
+        let lasts = self.grace.lasts(now, &self.policy);
+        let take_leases = lasts >= self.policy.lease;
+        let offline_after = (lasts >= OFFLINE_AFTER).then_some(OFFLINE_AFTER);
+        let sweep = Sweep { now: now.wall, offline_after, take_leases, bring_back: true };
         let swept = done(self.store.leases_sweep(sweep)).unwrap();
+        // In other words than the grace's own.
+        let there = Duration::from_micros(u64::try_from(self.now - self.absent_until).unwrap());
         if swept.leases > 0 {
             self.counts.count("swept");
+            assert!(there >= self.policy.lease, "nobody could renew what was taken");
         }
         if swept.runtimes > 0 {
             self.counts.count("offline");
+            assert!(there >= OFFLINE_AFTER, "nobody could beat who was called silent");
         }
-        if take_leases {
-            self.truth.swept(swept.leases, self.server_now());
-        }
+        self.truth.swept(swept.leases, take_leases, self.server_now());
+        // A clock that was set back is noticed by the next sweep, and an absence by the next look.
+        let calm = (self.calm_since + SWEEP_EVERY).max(self.absent_until + LOOK);
+        self.truth.check_bound(calm);
+    }
+
+    fn server_starts(&mut self) {
+        self.server_up = true;
+        self.grace = Grace::new(now(self.now, self.server_now()));
+        self.absent_until = self.now;
     }
 
     // ---- people ----
@@ -463,7 +493,12 @@ impl Sim {
             }
             _ => {
                 self.counts.count("clock jump");
-                self.skew += self.dice.between(-400, 400) * SECOND;
+                let by = self.dice.between(-400, 400) * SECOND;
+                self.skew += by;
+                self.calm_since = self.now;
+                if by > LITTLE {
+                    self.absent_until = self.now;
+                }
             }
         }
     }
@@ -477,6 +512,11 @@ impl Sim {
     fn wake(&mut self, daemon: usize) {
         self.daemons[daemon].awake = true;
     }
+}
+
+fn now(boot: i64, wall: i64) -> Now {
+    let boot = Duration::from_micros(u64::try_from(boot).unwrap());
+    Now { wall: Timestamp::from_micros(wall), boot: BootTime::from_duration(boot) }
 }
 
 /// The store in memory never waits.

@@ -14,10 +14,15 @@ fn claims_max(policy: &Policy) -> u32 {
     policy.attempts_max + policy.hand_backs_max + policy.parks_max
 }
 
+/// By how much clocks may differ, in micros.
+const LITTLE: i64 = 5_000_000;
+
 struct Lease {
     task: String,
     alive: bool,
-    /// Micros.
+    /// When that was by a clock that nobody sets, in micros.
+    renewed: i64,
+    /// Micros, by the server's.
     expires: i64,
     start_by: Option<i64>,
 }
@@ -32,6 +37,8 @@ struct Task {
 }
 
 pub(crate) struct Truth {
+    /// The time by a clock that nobody sets.
+    pub(crate) real: i64,
     policy: Policy,
     /// By agent.
     limits: BTreeMap<i64, usize>,
@@ -41,7 +48,13 @@ pub(crate) struct Truth {
 
 impl Truth {
     pub(crate) fn new(policy: Policy) -> Self {
-        Self { policy, limits: BTreeMap::new(), tasks: BTreeMap::new(), leases: BTreeMap::new() }
+        Self {
+            real: 0,
+            policy,
+            limits: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            leases: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn agent(&mut self, id: i64, limit: usize) {
@@ -61,6 +74,10 @@ impl Truth {
 
     fn lease_micros(&self) -> i64 {
         i64::try_from(self.policy.lease.as_micros()).unwrap()
+    }
+
+    fn start_micros(&self) -> i64 {
+        i64::try_from(self.policy.start_within.as_micros()).unwrap()
     }
 
     /// A claim was answered.
@@ -90,10 +107,11 @@ impl Truth {
     fn new_lease(&mut self, id: &str, token: &str, now: i64, soon: bool) {
         let before = self.tasks[id].token.as_ref().map(|token| &self.leases[token]);
         assert!(before.is_none_or(|lease| !lease.alive), "{id} is held twice");
-        let within = i64::try_from(self.policy.start_within.as_micros()).unwrap();
+        let within = self.start_micros();
         let lease = Lease {
             task: id.to_owned(),
             alive: true,
+            renewed: self.real,
             expires: now + self.lease_micros(),
             start_by: soon.then_some(now + within),
         };
@@ -127,7 +145,7 @@ impl Truth {
         answer: &Result<Stepped, Refusal>,
         now: i64,
     ) {
-        let expires = now + self.lease_micros();
+        let (expires, real) = (now + self.lease_micros(), self.real);
         let lease = self.leases.get_mut(token).expect("a token that was given");
         assert_eq!(lease.task, id);
         let stepped = match answer {
@@ -145,7 +163,7 @@ impl Truth {
         assert!(lease.alive, "{call:?} for {id} was done with a lease that is over");
         match call {
             Call::Start | Call::Messages { .. } => {
-                lease.expires = lease.expires.max(expires);
+                (lease.expires, lease.renewed) = (lease.expires.max(expires), real);
                 lease.start_by = None;
                 let told = stepped.answer.expires_at.unwrap().as_micros();
                 assert_eq!(told, lease.expires, "the lease's end");
@@ -158,15 +176,32 @@ impl Truth {
     }
 
     /// A sweep took leases.
-    pub(crate) fn swept(&mut self, count: u64, now: i64) {
+    pub(crate) fn swept(&mut self, count: u64, may_take: bool, now: i64) {
         let mut taken = 0;
+        let (new, within) = (now + self.lease_micros(), self.start_micros());
         for lease in self.leases.values_mut().filter(|lease| lease.alive) {
-            if lease.expires <= now || lease.start_by.is_some_and(|by| by <= now) {
+            if lease.expires > new + LITTLE {
+                // The clock was set back.
+                lease.expires = new;
+                lease.start_by = lease.start_by.map(|by| by.min(now + within));
+            } else if may_take
+                && (lease.expires <= now || lease.start_by.is_some_and(|by| by <= now))
+            {
                 lease.alive = false;
                 taken += 1;
             }
         }
         assert_eq!(count, taken, "leases that a sweep took");
+    }
+
+    /// F-110: after a sweep nobody holds what was not renewed within a lease, unless the server was not there or
+    /// its clock was set since `calm`.
+    pub(crate) fn check_bound(&self, calm: i64) {
+        let last = self.real - self.lease_micros() - LITTLE;
+        for lease in self.leases.values().filter(|lease| lease.alive) {
+            let since = (self.real - lease.renewed) / 1_000_000;
+            assert!(lease.renewed.max(calm) >= last, "{} is held since {since} s", lease.task);
+        }
     }
 
     /// What can be compared at any time.

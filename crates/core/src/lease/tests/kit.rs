@@ -51,6 +51,10 @@ pub(super) fn claim(lease: LeaseHash) -> Input {
     Input::Claim { lease, starts_soon: false }
 }
 
+pub(super) fn starts_soon(lease: LeaseHash) -> Input {
+    Input::Claim { lease, starts_soon: true }
+}
+
 pub(super) fn resume(lease: LeaseHash) -> Input {
     Input::Resume { same_machine: true, lease }
 }

@@ -60,7 +60,7 @@ fn f_066_start_again_gives_the_same_answer() {
 }
 
 #[test]
-fn a_clock_that_goes_back_shortens_no_lease() {
+fn a_clock_that_goes_back_shortens_no_lease_by_what_its_holder_says() {
     let mut world = World::running();
     world.pass(1_000);
     world.call(A, Call::Messages { highest: 1 });
@@ -68,8 +68,29 @@ fn a_clock_that_goes_back_shortens_no_lease() {
     for call in [Call::Messages { highest: 2 }, Call::Start, Call::Session] {
         assert_eq!(world.call(A, call).expires_at, Some(at(1_000 + LEASE_SECONDS)));
     }
-    world.ok(Input::Sweep);
-    assert_eq!(world.task.state, State::Running);
+}
+
+#[test]
+fn f_110_after_a_clock_went_back_a_sweep_lets_a_lease_last_no_longer_than_a_new_one() {
+    for mut world in [World::dispatched(), World::running(), World::queued().with(starts_soon(A))] {
+        let state = world.task.state;
+        let soon = world.task.lease.unwrap().start_by.is_some();
+        world.pass(-3_600).ok(Input::Sweep);
+        let lease = world.task.lease.unwrap();
+        assert_eq!((world.task.state, lease.expires_at), (state, at(-3_600 + LEASE_SECONDS)));
+        assert_eq!(lease.start_by, soon.then(|| at(-3_600 + START_SECONDS)));
+        world.pass(LEASE_SECONDS).ok(Input::Sweep);
+        assert_eq!(world.task.state, State::Queued);
+    }
+}
+
+#[test]
+fn clocks_that_differ_a_little_change_no_lease() {
+    let mut world = World::running();
+    world.pass(-5).ok(Input::Sweep);
+    assert_eq!(world.task.lease.unwrap().expires_at, at(LEASE_SECONDS));
+    world.pass(-1).ok(Input::Sweep);
+    assert_eq!(world.task.lease.unwrap().expires_at, at(-6 + LEASE_SECONDS));
 }
 
 #[test]

@@ -191,7 +191,14 @@ impl Model {
                 }
             }
             (Input::Sweep, place) => {
-                if let Place::Held { token, runs, until, start_by, asked, .. } = place.clone() {
+                if let Place::Held { until, start_by, .. } = place
+                    && *until > now + 305
+                {
+                    *until = now + 300;
+                    *start_by = start_by.map(|by| by.min(now + 60));
+                } else if let Place::Held { token, runs, until, start_by, asked, .. } =
+                    place.clone()
+                {
                     let late = !runs && start_by.is_some_and(|by| by <= now);
                     if late && self.hand_backs > 0 {
                         (self.hand_backs, self.tries) = (self.hand_backs - 1, self.tries + 1);

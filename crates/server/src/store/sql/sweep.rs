@@ -1,17 +1,32 @@
 //! The sweeper's transaction: leases that ran out, machines that fell silent, tasks whose pause is over.
 
+use ostler_core::clock::Timestamp;
+use ostler_core::lease::CLOCKS_DIFFER_MAX;
 use serde_json::json;
 
+use super::SqlStore;
 use super::batch::Saves;
 use super::db::{Conn, args};
 use super::lane::Tx;
 use super::rows;
 use crate::store::{StoreError, Sweep, Swept, plan};
 
-/// Leases taken in one transaction; the rest waits for the next round.
+/// Leases taken in one transaction; the rest is left to the next one.
 const LEASES_MAX: usize = 500;
 /// What servers on one PostgreSQL agree on, so that one sweeps at a time: "ostler" as a number.
 const LOCK: i64 = 0x6f73_746c_6572;
+
+impl SqlStore {
+    /// What the clock shows that all servers of one database share; none where there is one server.
+    pub(crate) async fn clock_shared(&self) -> Result<Option<Timestamp>, StoreError> {
+        if !self.is_postgres() {
+            return Ok(None);
+        }
+        let sql = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)";
+        let micros = self.reader().await?.number(sql, args![]).await?;
+        Ok(Some(Timestamp::from_micros(micros)))
+    }
+}
 
 /// Sweeps once.
 pub(crate) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> {
@@ -23,9 +38,17 @@ pub(crate) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> 
             return Ok(Swept { skipped: true, ..Swept::default() });
         }
     }
-    let leases = if sweep.take_leases { take_leases(tx).await? } else { 0 };
-    let runtimes = mark_offline(tx, sweep).await?;
-    Ok(Swept { skipped: false, leases, runtimes })
+    let mut swept = Swept::default();
+    if sweep.take_leases || sweep.bring_back {
+        (swept.leases, swept.more) = take_leases(tx, sweep).await?;
+    }
+    if sweep.bring_back {
+        bring_back(tx, sweep.now).await?;
+    }
+    if let Some(silent) = sweep.offline_after {
+        swept.runtimes = mark_offline(tx, sweep.now.before(silent)).await?;
+    }
+    Ok(swept)
 }
 
 /// Tasks whose pause is over can be claimed. Any server does this, at any time.
@@ -52,11 +75,13 @@ fn free_rows(conn: &Conn) -> &'static str {
     if conn.is_postgres() { "FOR NO KEY UPDATE SKIP LOCKED" } else { "" }
 }
 
-async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
+/// How many, and whether there may be more.
+async fn take_leases(tx: &mut Tx, sweep: Sweep) -> Result<(u64, bool), StoreError> {
     let lock = if tx.conn.is_postgres() { "FOR NO KEY UPDATE OF t SKIP LOCKED" } else { "" };
     let sql = format!(
         "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') \
-         AND (t.lease_expires_at <= $1 OR (t.state = 'dispatched' AND t.lease_start_by <= $1)) \
+         AND (t.lease_expires_at <= $1 OR (t.state = 'dispatched' AND t.lease_start_by <= $1) \
+         OR t.lease_expires_at > $2) \
          ORDER BY t.id LIMIT {LEASES_MAX} {lock}",
         rows::COLUMNS,
         rows::FROM
@@ -64,25 +89,42 @@ async fn take_leases(tx: &mut Tx) -> Result<u64, StoreError> {
     let mut saves = Saves::default();
     let mut taken = Vec::new();
     let policy = tx.shared.policy;
-    for mut row in tx.conn.rows(&sql, args![tx.now.as_micros()]).await? {
+    // Nothing ran out before all time, and nothing lasts beyond its end.
+    let ran_out = if sweep.take_leases { sweep.now.as_micros() } else { i64::MIN };
+    let ahead =
+        if sweep.bring_back { policy.lease_end_max(sweep.now).as_micros() } else { i64::MAX };
+    let mut count = 0;
+    for mut row in tx.conn.rows(&sql, args![ran_out, ahead]).await? {
         let mut record = rows::read(&mut row)?;
-        let changes = plan::sweep(&mut record, tx.now, &policy);
+        let changes = plan::sweep(&mut record, sweep.now, &policy);
+        count += u64::from(!changes.is_empty());
         saves.take(tx, &record, 0, changes);
         taken.push(record);
     }
     saves.save(tx, &taken.iter().collect::<Vec<_>>()).await?;
-    Ok(taken.len() as u64)
+    Ok((count, taken.len() == LEASES_MAX))
 }
 
-async fn mark_offline(tx: &mut Tx, sweep: Sweep) -> Result<u64, StoreError> {
-    let silent = i64::try_from(sweep.offline_after.as_micros()).unwrap_or(i64::MAX);
+/// A machine was not heard of in the future.
+async fn bring_back(tx: &mut Tx, now: Timestamp) -> Result<(), StoreError> {
+    let sql = format!(
+        "UPDATE runtimes SET last_seen = $1 WHERE id IN (SELECT id FROM runtimes \
+         WHERE online = 1 AND last_seen > $2 {})",
+        free_rows(&tx.conn)
+    );
+    let last = now.after(CLOCKS_DIFFER_MAX).as_micros();
+    tx.conn.execute(&sql, args![now.as_micros(), last]).await?;
+    Ok(())
+}
+
+async fn mark_offline(tx: &mut Tx, silent_since: Timestamp) -> Result<u64, StoreError> {
     let sql = format!(
         "UPDATE runtimes SET online = 0 WHERE id IN (SELECT id FROM runtimes \
          WHERE online = 1 AND last_seen < $1 {}) RETURNING workspace_id, id, name, provider, daemon_id",
         free_rows(&tx.conn)
     );
     let mut events = Vec::new();
-    for mut row in tx.conn.rows(&sql, args![tx.now.as_micros().saturating_sub(silent)]).await? {
+    for mut row in tx.conn.rows(&sql, args![silent_since.as_micros()]).await? {
         let workspace_id = row.int()?;
         let data = json!({ "runtime_id": row.text()?, "name": row.text()?, "provider": row.text()?,
             "online": false });

@@ -120,7 +120,7 @@ async fn f_108_one_server_sweeps_at_a_time_and_any_other_takes_over() {
         held.push(a.given(&usual).await);
     }
     a.pass(300);
-    let sweep = crate::store::Sweep { offline_after: Duration::from_secs(45), take_leases: true };
+    let sweep = a.sweep_now();
     // While a sweep is on its way, another server's does nothing.
     let (begun, wait_begun) = tokio::sync::oneshot::channel::<()>();
     let (end, wait_end) = tokio::sync::oneshot::channel::<()>();

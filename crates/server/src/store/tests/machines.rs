@@ -1,7 +1,6 @@
 //! Who is known, and who is there.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -59,7 +58,6 @@ pub(super) async fn f_023_f_025_offline_and_online_again(world: World<impl Subje
     for daemon in ["silent", "beats"] {
         world.register(registration(acme, daemon, &["codex", "claude_code"])).await;
     }
-    let sweep = Sweep { offline_after: Duration::from_secs(45), take_leases: true };
     let seen = |daemon_id: &str| Seen {
         workspace_id: acme,
         daemon_id: daemon_id.to_owned(),
@@ -70,12 +68,12 @@ pub(super) async fn f_023_f_025_offline_and_online_again(world: World<impl Subje
         runtimes.iter().filter(|it| it.online).count()
     };
     world.pass(45);
-    assert_eq!(world.store.leases_sweep(sweep).await.unwrap().runtimes, 0);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 0);
     world.pass(1);
     world.store.machines_seen(vec![seen("beats"), seen("unknown")]).await.unwrap();
-    assert_eq!(world.store.leases_sweep(sweep).await.unwrap().runtimes, 2);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 2);
     assert_eq!((online("silent").await, online("beats").await), (0, 2));
-    assert_eq!(world.store.leases_sweep(sweep).await.unwrap().runtimes, 0);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 0);
     let events = world.store.events(acme).await;
     assert_eq!(events.iter().filter(|(kind, _)| kind == "runtime.changed").count(), 2);
     world.store.machines_seen(vec![seen("silent")]).await.unwrap();
@@ -92,9 +90,8 @@ pub(super) async fn f_023_a_sign_of_life_counts_although_the_clock_went_back(
 ) {
     let acme = world.store.workspace_create("acme").await;
     world.register(registration(acme, "m", &["codex"])).await;
-    let sweep = Sweep { offline_after: Duration::from_secs(45), take_leases: true };
     world.pass(100);
-    assert_eq!(world.store.leases_sweep(sweep).await.unwrap().runtimes, 1);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 1);
     world.pass(-3_600);
     let seen = Seen { workspace_id: acme, daemon_id: "m".to_owned(), at: world.clock.now() };
     world.store.machines_seen(vec![seen]).await.unwrap();
@@ -151,4 +148,19 @@ pub(super) async fn f_106_machines_that_register_one_name_at_once_get_different_
     let names: BTreeSet<_> = all.iter().map(|it| it.agents[0].name.clone()).collect();
     assert_eq!(names.len(), 12, "{names:?}");
     assert!(names.contains("Bjorn") && names.contains("Bjorn (Huskarl)"), "{names:?}");
+}
+
+pub(super) async fn f_025_after_a_clock_went_back_a_silent_machine_goes_offline(
+    world: World<impl Subject>,
+) {
+    let acme = world.store.workspace_create("acme").await;
+    world.register(registration(acme, "m", &["codex"])).await;
+    world.pass(-3_600);
+    let behind = Sweep { bring_back: false, ..world.sweep_now() };
+    world.store.leases_sweep(behind).await.unwrap();
+    assert!(world.store.machine_find(acme, "m").await.unwrap()[0].last_seen > world.clock.now());
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 0);
+    assert_eq!(world.store.machine_find(acme, "m").await.unwrap()[0].last_seen, world.clock.now());
+    world.pass(46);
+    assert_eq!(world.store.leases_sweep(world.sweep_now()).await.unwrap().runtimes, 1);
 }

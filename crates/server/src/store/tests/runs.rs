@@ -5,9 +5,10 @@ use ostler_core::lease::{Call, Decided, Decision, Failing, Input, Priority, Refu
 
 use super::subject::Subject;
 use super::world::{
-    Run, World, call_of, completion, delivery, done, failure, lines, session, status, waiting,
+    POLICY, Run, World, call_of, completion, delivery, done, failure, lines, session, status,
+    waiting,
 };
-use crate::store::{Completion, Line, Payload, SessionReport, Usage};
+use crate::store::{Completion, Line, Payload, SessionReport, Sweep, Usage};
 
 const START: (Call, Payload) = (Call::Start, Payload::None);
 
@@ -536,4 +537,24 @@ pub(super) async fn a_late_start_and_hand_backs_cost_no_attempt_until_they_are_t
     }
     assert_eq!(world.store.task(&id).await.machine.state, State::Failed);
     assert_eq!(world.claim(claim()).await, None);
+}
+
+pub(super) async fn f_110_after_a_clock_went_back_a_lease_lasts_no_longer_than_else(
+    world: World<impl Subject>,
+) {
+    let usual = world.usual(1).await;
+    let held = world.given(&usual).await;
+    world.pass(-3_600);
+    let behind = Sweep { bring_back: false, ..world.sweep_now() };
+    assert_eq!(world.store.leases_sweep(behind).await.unwrap().leases, 0);
+    let lease = world.store.task(&held.task_id).await.machine.lease.unwrap();
+    assert!(lease.expires_at > world.clock.now().after(POLICY.lease));
+    let back = Sweep { take_leases: false, ..world.sweep_now() };
+    assert_eq!(world.store.leases_sweep(back).await.unwrap().leases, 0);
+    world.pass(299);
+    assert_eq!(world.sweep().await, 0);
+    assert_eq!(world.state(&held).await, State::Dispatched);
+    world.pass(1);
+    assert_eq!(world.sweep().await, 1);
+    assert_eq!(world.state(&held).await, State::Queued);
 }

@@ -340,9 +340,14 @@ impl<S: Subject> World<S> {
         self.call(TaskCall { workspace_id, task_id, what, with: Payload::None }).await
     }
 
+    /// A sweep that does all it may.
+    pub(in crate::store::tests) fn sweep_now(&self) -> Sweep {
+        let offline_after = Some(Duration::from_secs(45));
+        Sweep { now: self.clock.now(), offline_after, take_leases: true, bring_back: true }
+    }
+
     pub(in crate::store::tests) async fn sweep(&self) -> u64 {
-        let sweep = Sweep { offline_after: Duration::from_secs(45), take_leases: true };
-        self.store.leases_sweep(sweep).await.unwrap().leases
+        self.store.leases_sweep(self.sweep_now()).await.unwrap().leases
     }
 
     pub(in crate::store::tests) async fn state(&self, run: &Run) -> State {

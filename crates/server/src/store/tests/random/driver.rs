@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use ostler_core::lease::{
@@ -110,9 +109,9 @@ impl<S: Subject> Driver<S> {
                 self.note("unparked", count > 0);
                 format!("{count} unparked")
             }
-            Op::Sweep { take_leases } => {
-                let sweep =
-                    Sweep { offline_after: Duration::from_secs(45), take_leases: *take_leases };
+            Op::Sweep { take_leases, bring_back } => {
+                let (take_leases, bring_back) = (*take_leases, *bring_back);
+                let sweep = Sweep { take_leases, bring_back, ..self.world.sweep_now() };
                 let swept = self.world.store.leases_sweep(sweep).await.unwrap();
                 self.note("swept", swept.leases > 0);
                 self.note("offline", swept.runtimes > 0);

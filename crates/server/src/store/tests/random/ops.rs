@@ -115,6 +115,7 @@ pub(super) enum Op {
     Unpark,
     Sweep {
         take_leases: bool,
+        bring_back: bool,
     },
     Pass(i64),
 }
@@ -197,7 +198,9 @@ fn any_op() -> impl Strategy<Value = Op> {
             .prop_map(|(workspace, issue, status)| Op::Move { workspace, issue, status }),
         1 => (few(), 0usize..3).prop_map(|(workspace, issue)| Op::Comment { workspace, issue }),
         2 => Just(Op::Unpark),
-        3 => prop::bool::weighted(0.9).prop_map(|take_leases| Op::Sweep { take_leases }),
+        3 => (prop::bool::weighted(0.9), prop::bool::weighted(0.8)).prop_map(|(take_leases, bring_back)| {
+            Op::Sweep { take_leases, bring_back }
+        }),
         4 => prop_oneof![4 => 0i64..70, 2 => 100i64..400, 1 => -300i64..0].prop_map(Op::Pass),
     ]
 }

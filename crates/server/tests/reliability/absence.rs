@@ -1,0 +1,156 @@
+//! A server that was away for longer than a lease: it was frozen or not running, or its database was away. What
+//! machines hold is not taken before they could renew it; and what is no absence puts nothing off.
+
+use std::time::{Duration, Instant};
+
+use ostler_server::settings::Settings;
+use ostler_server::{Server, system_clock};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::child::{Made, OwnProcess, keyring, settings};
+use super::clients::{Http, Manner};
+use super::held::{Held, LEASE, Lease, PAUSE, claim, count, register, sweeps};
+use super::postgres::own_postgres;
+
+/// Two tasks wait in a new database on SQLite.
+async fn two_tasks(dir: &tempfile::TempDir) -> (String, Made) {
+    let database = format!("sqlite:{}", dir.path().join("ostler.db").display());
+    let made = Made::new(&database).await;
+    made.queue(2).await;
+    (database, made)
+}
+
+fn short(database: &str) -> Settings {
+    let mut settings = settings(database);
+    settings.policy.lease = LEASE;
+    settings
+}
+
+async fn start(database: &str) -> Server {
+    Server::start(short(database), keyring(), system_clock()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f_064_a_server_that_was_frozen_takes_no_lease_before_its_holder_could_renew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (database, made) = two_tasks(&dir).await;
+    made.admin.close().await;
+    let server = OwnProcess::with_lease(&database, LEASE);
+    let http = Http::new(vec![server.address], made.daemon_token, Manner::default());
+    let mut held = Held::new(http).await;
+    held.renew().await;
+    server.signal(Signal::STOP);
+    held.run_out().await;
+    server.signal(Signal::CONT);
+    held.goes_on(server.metrics).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f_064_a_server_that_starts_again_takes_no_lease_before_its_holder_could_renew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (database, made) = two_tasks(&dir).await;
+    made.admin.close().await;
+    let server = start(&database).await;
+    let http = Http::new(vec![server.address()], made.daemon_token, Manner::default());
+    let servers = http.servers.clone();
+    let mut held = Held::new(http).await;
+    held.renew().await;
+    server.stop().await;
+    held.run_out().await;
+    let server = start(&database).await;
+    *servers.write().unwrap() = vec![server.address()];
+    held.goes_on(server.metrics_address().unwrap()).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f_064_after_a_gap_in_the_database_no_lease_is_taken_before_its_holder_could_renew() {
+    let Some(mut postgres) = own_postgres("postgres_away", Vec::new()) else { return };
+    let database = postgres.create_database("fleet");
+    let made = Made::new(&database).await;
+    made.queue(2).await;
+    made.admin.close().await;
+    let server = start(&database).await;
+    let http = Http::new(vec![server.address()], made.daemon_token, Manner::default());
+    let mut held = Held::new(http).await;
+    held.renew().await;
+    tokio::task::block_in_place(|| postgres.kill());
+    held.run_out().await;
+    tokio::task::block_in_place(|| postgres.restart());
+    held.goes_on(server.metrics_address().unwrap()).await;
+    server.stop().await;
+}
+
+/// One sweep after the other fails, and the database answers everything else: its locks are held, or it is busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f_110_a_sweep_that_fails_puts_no_lease_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let (database, made) = two_tasks(&dir).await;
+    made.admin.close().await;
+    let pool = sqlx::SqlitePool::connect(&database).await.unwrap();
+    let fails = "CREATE TRIGGER fails BEFORE UPDATE OF online ON runtimes WHEN NEW.online = 0 \
+                 BEGIN SELECT RAISE(ABORT, 'no'); END";
+    sqlx::query(fails).execute(&pool).await.unwrap();
+    let mut settings = short(&database);
+    // The machine is soon silent, and each sweep fails over that.
+    settings.offline_after = Duration::from_millis(300);
+    let server = Server::start(settings, keyring(), system_clock()).await.unwrap();
+    let http = Http::new(vec![server.address()], made.daemon_token, Manner::default());
+    register(&http).await;
+    let silent = claim(&http).await.unwrap();
+    claim(&http).await.unwrap();
+    // Both have run out, and the server is there since before they were claimed.
+    tokio::time::sleep(2 * LEASE).await;
+    assert_eq!(state(&pool, &silent).await, "dispatched");
+    sqlx::query("DROP TRIGGER fails").execute(&pool).await.unwrap();
+    let mended = Instant::now();
+    while state(&pool, &silent).await != "queued" {
+        assert!(mended.elapsed() < LEASE / 2, "the sweeper waits for another lease");
+        tokio::time::sleep(PAUSE).await;
+    }
+    pool.close().await;
+    server.stop().await;
+}
+
+async fn state(pool: &sqlx::SqlitePool, task: &Lease) -> String {
+    let sql = "SELECT state FROM tasks WHERE id = $1";
+    sqlx::query_scalar(sql).bind(&task.0).fetch_one(pool).await.unwrap()
+}
+
+/// What a beat said while the database was away is written down when it is back, and who could not beat for that
+/// long is not called silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f_025_signs_of_life_outlive_a_gap_in_the_database() {
+    let Some(mut postgres) = own_postgres("postgres_beats", Vec::new()) else { return };
+    let database = postgres.create_database("fleet");
+    let made = Made::new(&database).await;
+    made.admin.close().await;
+    let mut settings = short(&database);
+    settings.offline_after = Duration::from_secs(2);
+    let server = Server::start(settings, keyring(), system_clock()).await.unwrap();
+    let metrics = server.metrics_address().unwrap();
+    let http = Http::new(vec![server.address()], made.daemon_token, Manner::default());
+    register(&http).await;
+    let beat = json!({ "daemon_id": "m" });
+    assert_eq!(http.post("heartbeat", None, &beat).await[0].0, 200);
+    tokio::task::block_in_place(|| postgres.kill());
+    let killed = system_clock()().as_micros();
+    // Heard, since the server remembers token and machine; tried to be written down by each sweep.
+    assert_eq!(http.post("heartbeat", None, &beat).await[0].0, 200);
+    let errors = count(metrics, "ostler_database_errors_total").await;
+    let away = Instant::now();
+    while away.elapsed() < LEASE
+        || count(metrics, "ostler_database_errors_total").await < errors + 10
+    {
+        tokio::time::sleep(PAUSE).await;
+    }
+    tokio::task::block_in_place(|| postgres.restart());
+    sweeps(metrics, 2).await;
+    let seen = postgres.sql("fleet", "SELECT MAX(last_seen) FROM runtimes");
+    assert!(seen.trim().parse::<i64>().unwrap() >= killed, "the beat was lost");
+    assert_eq!(http.post("heartbeat", None, &beat).await[0].0, 200);
+    let offline = "SELECT COUNT(*) FROM events WHERE type = 'runtime.changed'";
+    assert_eq!(postgres.sql("fleet", offline).trim(), "0");
+    server.stop().await;
+}
