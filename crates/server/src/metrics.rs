@@ -79,6 +79,7 @@ pub(crate) struct Metrics {
     /// Batches decided without reading their tasks first, by what came of it.
     pub(crate) guesses: Family<ByWhat, Counter>,
     pub(crate) connections: Family<ByState, Gauge>,
+    pub(crate) retention_rounds: Counter,
     pub(crate) removed: Family<ByWhat, Counter>,
     /// Bytes of output that retention removed.
     pub(crate) removed_bytes: Counter<u64, AtomicU64>,
@@ -106,6 +107,7 @@ impl Metrics {
             batches: Histogram::new(BATCH),
             guesses: Family::default(),
             connections: Family::default(),
+            retention_rounds: Counter::default(),
             removed: Family::default(),
             removed_bytes: Counter::default(),
         };
@@ -129,6 +131,7 @@ impl Metrics {
             it.guesses.clone(),
         );
         to.register("connections", "Connections to the database", it.connections.clone());
+        to.register("retention_rounds", "Rounds of retention", it.retention_rounds.clone());
         to.register("removed", "What retention removed, in rows", it.removed.clone());
         to.register(
             "removed_message_bytes",

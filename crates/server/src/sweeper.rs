@@ -30,6 +30,11 @@ impl Presence {
         Self { grace: Mutex::new(Grace::new(now(&clock))), policy, clock }
     }
 
+    /// Both clocks.
+    pub(crate) fn now(&self) -> Now {
+        now(&self.clock)
+    }
+
     fn with<T>(&self, ask: impl FnOnce(&mut Grace, Now) -> T) -> T {
         let mut grace = self.grace.lock().unwrap_or_else(PoisonError::into_inner);
         // Read with the lock held, so that moments come in their order.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ostler_core::clock::Timestamp;
 use ostler_server::secrets::Keyring;
 use ostler_server::settings::Settings;
-use ostler_server::{Admin, Server, system_clock};
+use ostler_server::{Admin, Clock, Server, system_clock};
 use ostler_testkit::postgres::ScratchPostgres;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -25,6 +25,8 @@ struct Rig {
     dir: tempfile::TempDir,
     /// A database of this, instead of SQLite.
     postgres: Option<(&'static ScratchPostgres, &'static str)>,
+    settings: Settings,
+    clock: Clock,
     server: Option<Server>,
     client: reqwest::Client,
     daemon_token: String,
@@ -63,10 +65,27 @@ impl Rig {
         settings.metrics_listen = Some(LOCAL);
         set(&mut settings);
         let now = Arc::clone(now);
-        let clock = Arc::new(move || Timestamp::from_micros(now.load(Ordering::SeqCst)));
-        let server = Server::start(settings, keyring(), clock).await.unwrap();
-        let client = reqwest::Client::builder().build().unwrap();
-        Self { dir, postgres, server: Some(server), client, daemon_token: made.daemon_token, agent }
+        let clock = move || Timestamp::from_micros(now.load(Ordering::SeqCst));
+        let mut rig = Self {
+            dir,
+            postgres,
+            settings,
+            clock: Arc::new(clock),
+            server: None,
+            client: reqwest::Client::builder().build().unwrap(),
+            daemon_token: made.daemon_token,
+            agent,
+        };
+        rig.restart().await;
+        rig
+    }
+
+    async fn restart(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop().await;
+        }
+        let (settings, clock) = (self.settings.clone(), Arc::clone(&self.clock));
+        self.server = Some(Server::start(settings, keyring(), clock).await.unwrap());
     }
 
     fn server(&self) -> &Server {
@@ -140,6 +159,39 @@ impl Rig {
         let number = sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap();
         sqlx::Connection::close(conn).await.unwrap();
         number
+    }
+
+    /// Makes everything that is there older.
+    async fn age(&self, days: i64) {
+        let by = days * DAY;
+        let tasks =
+            format!("UPDATE tasks SET ended_at = ended_at - {by} WHERE ended_at IS NOT NULL");
+        for sql in [tasks, format!("UPDATE events SET at = at - {by}")] {
+            if let Some((postgres, name)) = self.postgres {
+                postgres.sql(name, &sql);
+                continue;
+            }
+            let file = self.dir.path().join("ostler.db");
+            let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
+            let mut conn = sqlx::ConnectOptions::connect(&options).await.unwrap();
+            sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut conn).await.unwrap();
+            sqlx::Connection::close(conn).await.unwrap();
+        }
+    }
+
+    /// Waits until retention has begun and ended a round more.
+    async fn retention_round(&self) {
+        let rounds = async || {
+            let page = self.metrics().await;
+            let mut lines = page.lines();
+            let line = lines.find_map(|it| it.strip_prefix("ostler_retention_rounds_total "));
+            line.unwrap().parse::<u64>().unwrap()
+        };
+        let (goal, until) = (rounds().await + 2, Instant::now() + PATIENCE);
+        while rounds().await < goal {
+            assert!(Instant::now() < until, "no round came");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     async fn wait_for(&self, sql: &'static str, wanted: i64) {
@@ -340,11 +392,11 @@ async fn old_output_is_removed(postgres: Option<(&'static ScratchPostgres, &'sta
     rig.register().await;
     // More than one transaction removes.
     rig.run_a_task(1_500).await;
-    now.fetch_add(60 * DAY, Ordering::SeqCst);
+    rig.age(60).await;
     rig.register().await;
     rig.run_a_task(3).await;
     assert_eq!(rig.number("SELECT COUNT(*) FROM messages").await, 1_503);
-    now.fetch_add(31 * DAY, Ordering::SeqCst);
+    rig.age(31).await;
     rig.wait_for("SELECT COUNT(*) FROM messages", 3).await;
     rig.wait_for("SELECT COUNT(*) FROM events WHERE type = 'messages.pruned'", 1).await;
     rig.wait_for("SELECT COUNT(*) FROM events WHERE type NOT LIKE '%.pruned'", 0).await;
@@ -355,6 +407,50 @@ async fn old_output_is_removed(postgres: Option<(&'static ScratchPostgres, &'sta
     let page = rig.metrics().await;
     assert!(page.contains("ostler_removed_total{what=\"messages\"} 1500"), "{page}");
     assert!(page.contains("ostler_removed_message_bytes_total 150000"), "{page}");
+    rig.stop().await;
+}
+
+/// Also when something happens in that future, so that what is stored seems old beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_forward_removes_no_output() {
+    let now = Arc::new(AtomicI64::new(system_clock()().as_micros()));
+    let rig = Rig::start_at(&now, None, |settings| {
+        settings.retention.every = Duration::from_millis(5);
+    })
+    .await;
+    rig.register().await;
+    rig.run_a_task(3).await;
+    let events = rig.number("SELECT COUNT(*) FROM events").await;
+    rig.retention_round().await;
+    now.fetch_add(100 * DAY, Ordering::SeqCst);
+    rig.retention_round().await;
+    rig.register().await;
+    rig.run_a_task(2).await;
+    rig.retention_round().await;
+    now.fetch_sub(100 * DAY, Ordering::SeqCst);
+    rig.retention_round().await;
+    assert_eq!(rig.number("SELECT COUNT(*) FROM messages").await, 5);
+
+    let future = "SELECT COUNT(*) FROM events WHERE type LIKE '%.pruned'";
+    assert_eq!(rig.number(future).await, 0);
+    assert!(rig.number("SELECT COUNT(*) FROM events").await > events);
+    rig.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_starts_with_a_clock_far_ahead_removes_no_output() {
+    let now = Arc::new(AtomicI64::new(system_clock()().as_micros()));
+    let mut rig = Rig::start_at(&now, None, |settings| {
+        settings.retention.every = Duration::from_millis(5);
+    })
+    .await;
+    rig.register().await;
+    rig.run_a_task(3).await;
+    now.fetch_add(100 * DAY, Ordering::SeqCst);
+    rig.restart().await;
+    rig.register().await;
+    rig.retention_round().await;
+    assert_eq!(rig.number("SELECT COUNT(*) FROM messages").await, 3);
     rig.stop().await;
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use ostler_core::clock::Timestamp;
 use serde_json::json;
 
 use super::SqlStore;
@@ -65,11 +66,27 @@ impl SqlStore {
         Ok(kept)
     }
 
+    /// When something was last written down, or heard of a machine.
+    pub(crate) async fn newest(&self) -> Result<Option<Timestamp>, StoreError> {
+        let mut conn = self.reader().await?;
+        let mut newest = None;
+        for sql in [
+            "SELECT at FROM events ORDER BY at DESC LIMIT 1",
+            "SELECT last_seen FROM runtimes \
+             ORDER BY last_seen DESC LIMIT 1",
+        ] {
+            if let Some(mut row) = conn.row(sql, args![]).await? {
+                newest = newest.max(Some(Timestamp::from_micros(row.int()?)));
+            }
+        }
+        Ok(newest)
+    }
+
     /// Removes output of tasks that ended before `before`, and of older ones until `excess` bytes are gone.
     pub(crate) async fn output_prune(
         &self,
         workspace_id: i64,
-        before: i64,
+        before: Timestamp,
         excess: u64,
     ) -> Result<Step, StoreError> {
         self.write(move |tx| Box::pin(prune_output(tx, workspace_id, before, excess))).await
@@ -94,7 +111,7 @@ impl SqlStore {
     /// The last event that may go: older than `before`, or with more than `events_max` after it.
     pub(crate) async fn events_last_old(
         &self,
-        before: i64,
+        before: Timestamp,
         events_max: u64,
     ) -> Result<Option<i64>, StoreError> {
         let mut conn = self.reader().await?;
@@ -102,7 +119,7 @@ impl SqlStore {
         let by_number = "SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET $1";
         let skipped = i64::try_from(events_max).unwrap_or(i64::MAX);
         let mut end = None;
-        for (sql, arg) in [(by_age, before), (by_number, skipped)] {
+        for (sql, arg) in [(by_age, before.as_micros()), (by_number, skipped)] {
             if let Some(mut row) = conn.row(sql, args![arg]).await? {
                 end = end.max(Some(row.int()?));
             }
@@ -146,7 +163,7 @@ async fn may_prune(tx: &mut Tx) -> Result<bool, StoreError> {
 async fn prune_output(
     tx: &mut Tx,
     workspace_id: i64,
-    before: i64,
+    before: Timestamp,
     excess: u64,
 ) -> Result<Step, StoreError> {
     let mut step = Step::default();
@@ -163,7 +180,8 @@ async fn prune_output(
     let is_full = candidates.len() == TASKS_MAX;
     let mut room = ROWS_MAX;
     for mut row in candidates {
-        let (id, ended_at, bytes) = (row.text()?, row.int()?, row.int()?);
+        let (id, ended_at) = (row.text()?, Timestamp::from_micros(row.int()?));
+        let bytes = row.int()?;
         let bytes = u64::try_from(bytes).unwrap_or(0);
         if ended_at >= before && step.removed.bytes >= excess {
             return Ok(step);
