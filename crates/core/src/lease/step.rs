@@ -347,9 +347,7 @@ fn wait(task: &mut Task, what: WaitingFor, summary: String, now: Timestamp) -> V
     stop_working(task, now);
     if task.cancel_requested {
         // Nobody holds it any more who could stop: this is the cancellation.
-        task.state = State::Canceled;
-        task.cancel_requested = false;
-        return vec![Effect::Changed, Effect::Freed];
+        return become_ended(task, State::Canceled, Vec::new());
     }
     task.state = State::Waiting;
     task.waits = Some(Waits { what, summary, since: now, decision: None });
@@ -437,12 +435,9 @@ fn sweep(task: &mut Task, now: Timestamp, policy: &Policy) -> Vec<Effect> {
         task.attempts = task.attempts.saturating_sub(1);
     }
     let effects = if task.cancel_requested {
-        task.state = State::Canceled;
-        task.cancel_requested = false;
-        vec![Effect::Changed, Effect::Freed]
+        become_ended(task, State::Canceled, Vec::new())
     } else if task.attempts >= policy.attempts_max {
-        task.state = State::Failed;
-        vec![Effect::Changed, Effect::Freed, Effect::KeepError]
+        become_ended(task, State::Failed, vec![Effect::KeepError])
     } else {
         requeue(task)
     };
