@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ostler_server::settings::Settings;
 use ostler_server::{Server, system_clock};
+use ostler_testkit::postgres::ScratchPostgres;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -111,6 +112,29 @@ async fn f_110_a_sweep_that_fails_puts_no_lease_off() {
     }
     pool.close().await;
     server.stop().await;
+}
+
+/// The server that swept is gone; nobody says anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f_108_a_server_sweeps_by_itself_and_takes_over_from_one_that_is_gone() {
+    assert_eq!(Settings::new(String::new()).sweep_every, Duration::from_secs(30));
+    let Some(postgres) = ScratchPostgres::shared("reliability/takes_over") else { return };
+    let database = postgres.create_database("takes_over");
+    let made = Made::new(&database).await;
+    made.queue(1).await;
+    made.admin.close().await;
+    let (swept, other) = (start(&database).await, start(&database).await);
+    let http = Http::new(vec![swept.address()], made.daemon_token, Manner::default());
+    register(&http).await;
+    claim(&http).await.unwrap();
+    sweeps(swept.metrics_address().unwrap(), 1).await;
+    swept.stop().await;
+    let until = Instant::now() + 2 * LEASE + Duration::from_secs(10);
+    while postgres.sql("takes_over", "SELECT state FROM tasks").trim() != "queued" {
+        assert!(Instant::now() < until, "nobody took it");
+        tokio::time::sleep(PAUSE).await;
+    }
+    other.stop().await;
 }
 
 async fn state(pool: &sqlx::SqlitePool, task: &Lease) -> String {

@@ -3,7 +3,7 @@
 //! jumps.
 //!
 //! One seed is one world, and does one thing: `OSTLER_SIM_SEED=<seed>` runs it again,
-//! `OSTLER_SIM_SEEDS=<count>` says how many are run. [`truth`] holds what must be so after every step; a
+//! `OSTLER_SIM_SEEDS=<count>` says how many are run, `OSTLER_SIM_BASE=<seed>` which is the first. [`truth`] holds what must be so after every step; a
 //! failure prints its seed.
 
 #![allow(
@@ -56,6 +56,7 @@ fn f_110_no_task_is_lost_or_held_twice_and_every_task_ends_whatever_fails() {
         return;
     }
     let seeds = number("OSTLER_SIM_SEEDS").unwrap_or(SEEDS);
+    let base = number("OSTLER_SIM_BASE").unwrap_or(0);
     let (next, mut all) = (AtomicU64::new(0), sim::Counts::default());
     let work = || {
         let mut counts = sim::Counts::default();
@@ -64,7 +65,7 @@ fn f_110_no_task_is_lost_or_held_twice_and_every_task_ends_whatever_fails() {
             if seed >= seeds {
                 return counts;
             }
-            counts.add(&run(seed));
+            counts.add(&run(base.wrapping_add(seed)));
         }
     };
     std::thread::scope(|scope| {
@@ -76,7 +77,7 @@ fn f_110_no_task_is_lost_or_held_twice_and_every_task_ends_whatever_fails() {
             }
         }
     });
-    eprintln!("{seeds} worlds: {all:?}");
+    eprintln!("{seeds} worlds from {base} on: {all:?}");
     if seeds >= 100 {
         all.assert_enough();
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use ostler_core::clock::{BootTime, Now, Timestamp};
-use ostler_core::lease::{Grace, Input, Policy, Priority, Refusal, State};
+use ostler_core::lease::{Decided, Decision, Grace, Input, Policy, Priority, Refusal, State};
 use ostler_server::secrets::Keyring;
 use ostler_server::store::memory::{MemoryStore, NewAgent};
 use ostler_server::store::{
-    LeaseStore as _, Payload, Registration, StoreError, Sweep, TaskCall, What,
+    LeaseStore as _, Payload, Registration, StoreError, Sweep, TaskCall, TaskRecord, What,
 };
 
 use super::daemon::{Answer, Daemon, Request};
@@ -98,6 +98,8 @@ impl Counts {
             "completed",
             "failed",
             "canceled",
+            "retried",
+            "decided",
         ] {
             assert!(self.0.get(what).is_some_and(|count| *count >= 10), "too rare: {what}");
         }
@@ -460,7 +462,31 @@ impl Sim {
             let wants = task.machine.state == State::Waiting || self.failing;
             if wants && !task.machine.state.is_ended() && self.dice.percent(often) {
                 self.call(&task.id, What::Input(Input::Cancel), Payload::None).unwrap();
+            } else if self.failing {
+                self.person_changes_their_mind(&task);
             }
+        }
+    }
+
+    /// Runs what has ended once more, and answers what waits.
+    fn person_changes_their_mind(&mut self, task: &TaskRecord) {
+        let state = task.machine.state;
+        if state.is_ended() && self.dice.percent(2) {
+            self.call(&task.id, What::Input(Input::Retry), Payload::None).unwrap();
+            self.counts.count("retried");
+            self.truth.retried(&task.id);
+        }
+        if state == State::Waiting && self.dice.percent(30) {
+            let decided = if self.dice.percent(50) { Decided::Approved } else { Decided::Denied };
+            let decision = Decision { decided, note: String::new() };
+            let answer =
+                self.call(&task.id, What::Input(Input::Decide(decision.clone())), Payload::None);
+            let before = task.machine.waits.as_ref().and_then(|waits| waits.decision.clone());
+            match before.filter(|before| *before != decision) {
+                Some(_) => assert_eq!(answer, Err(Refusal::BadState(State::Waiting))),
+                None => assert!(answer.is_ok(), "{answer:?}"),
+            }
+            self.counts.count("decided");
         }
     }
 

@@ -112,7 +112,7 @@ async fn a_sweep_a_message_and_two_completions_at_once_have_one_outcome() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f_108_one_server_sweeps_at_a_time_and_any_other_takes_over() {
+async fn one_server_sweeps_at_a_time_and_any_other_may_next() {
     let Some((a, b)) = two("two_servers_sweep").await else { return };
     let usual = a.usual(100).await;
     let mut held = Vec::new();
