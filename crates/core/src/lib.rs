@@ -8,5 +8,6 @@ pub mod clock;
 pub mod id;
 pub mod lease;
 pub mod outcome;
+pub mod settings;
 pub mod suggest;
 pub mod task;

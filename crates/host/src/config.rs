@@ -1,9 +1,9 @@
 //! The configuration file: every documented number, which agents to run and what to let live.
 //!
-//! Owns: keys, defaults, ranges, and errors that say what was meant. An absent file is the defaults.
+//! Owns: keys, defaults, ranges, and errors that say what was meant. An empty text is the defaults.
 //! `HASKELL_AGENT_CLI` wins over `agents.agent_cli.program`, as over everything that finds an agent; where the
-//! files are is the environment's to say alone (`paths`). Deliberately absent: secrets, and
-//! everything a submission says for itself.
+//! files are is the environment's to say alone (`paths`). Deliberately absent: secrets, reading
+//! the file, and everything a submission says for itself.
 //!
 //! ```toml
 //! default_agent = "claude_code"      # when neither HASKELL_AGENT_CLI nor agent-cli is there
@@ -21,22 +21,17 @@ mod error;
 mod section;
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use ostler_core::settings::UnknownKey;
 use ostler_core::suggest;
 use serde::Deserialize;
 
-use crate::paths::Paths;
 use section::section;
 
-pub use error::{ConfigError, UnknownKey};
+pub use error::ConfigError;
 pub use section::OutOfRange;
 
-/// The longest configuration file.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// The most names in `keep`, and the longest.
 const KEEP_MAX: usize = 256;
 
@@ -164,21 +159,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the configuration file. Without one everything has its default, unless the environment
-    /// names the file: then it must be there.
-    pub fn load(paths: &Paths) -> Result<Self, ConfigError> {
-        let path = &paths.config_file;
-        match read(path) {
-            Ok(text) => Self::parse(&text, path),
-            Err(ConfigError::Io { source, .. })
-                if source.kind() == ErrorKind::NotFound && !paths.config_is_explicit =>
-            {
-                Ok(Self::default())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// Reads a configuration; `path` is named in errors.
     pub fn parse(text: &str, path: &Utf8Path) -> Result<Self, ConfigError> {
         let syntax =
@@ -316,19 +296,6 @@ fn unknown_key(key: &str) -> UnknownKey {
         .map(|near| join(section, near))
         .or_else(elsewhere);
     UnknownKey { key: key.to_owned(), suggestion }
-}
-
-fn read(path: &Utf8Path) -> Result<String, ConfigError> {
-    let io = |source| ConfigError::Io { path: path.to_owned(), source };
-    // NONBLOCK: a named pipe in its place must not make us wait.
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(io)?;
-    let mut bytes = Vec::new();
-    file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > CONFIG_BYTES_MAX {
-        return Err(ConfigError::TooLong { path: path.to_owned() });
-    }
-    String::from_utf8(bytes).map_err(|error| io(std::io::Error::new(ErrorKind::InvalidData, error)))
 }
 
 #[cfg(test)]

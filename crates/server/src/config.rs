@@ -2,27 +2,20 @@
 //! growing weight.
 //!
 //! Owns: the keys, their variables and ranges, errors that say what was meant, and the rule where a server
-//! may listen. Deliberately absent: what a setting does ([`crate::settings`]), the command line itself, the
-//! secret key, which is in no file of settings.
+//! may listen. Deliberately absent: what a setting does ([`crate::settings`]), reading the file, the command
+//! line itself, the secret key, which is in no file of settings.
 
 mod error;
 mod keys;
 #[cfg(test)]
 mod tests;
 
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-
 use camino::{Utf8Path, Utf8PathBuf};
-use ostler_core::suggest;
+use ostler_core::settings::UnknownKey;
 use toml::{Table, Value};
 
 use crate::settings::Settings;
-pub use error::{ConfigError, UnknownKey};
-
-/// The longest configuration file.
-const CONFIG_BYTES_MAX: u64 = 1 << 20;
+pub use error::ConfigError;
 
 /// Settings on their way.
 #[derive(Debug, Clone)]
@@ -39,19 +32,6 @@ impl Config {
     /// The defaults, with this database.
     pub fn new(database: String) -> Self {
         Self { settings: Settings::new(database), tls_cert: None, tls_key: None }
-    }
-
-    /// Takes what the file says. One that is not there says nothing, unless somebody named it.
-    pub fn read_file(&mut self, path: &Utf8Path, is_named: bool) -> Result<(), ConfigError> {
-        match read(path) {
-            Ok(text) => self.take_file(&text, path),
-            Err(ConfigError::Io { source, .. })
-                if source.kind() == ErrorKind::NotFound && !is_named =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
     }
 
     /// Takes what a file's text says; `path` is named in errors.
@@ -101,9 +81,7 @@ impl Config {
                     }
                 }
                 None if keys::is_ours(name) => {
-                    let known = keys::KEYS.iter().map(|key| key.env);
-                    let suggestion = suggest::nearest(name, known).map(str::to_owned);
-                    unknown.push(UnknownKey { key: name.to_owned(), suggestion });
+                    unknown.push(UnknownKey::of(name, keys::KEYS.iter().map(|key| key.env)));
                 }
                 None => {}
             }
@@ -147,29 +125,13 @@ fn flatten<'t>(section: &str, table: &'t Table, found: &mut Vec<(String, &'t Val
     }
 }
 
-/// What an unknown key may have meant: one like it, or the same name in another section.
+/// What an unknown key may have meant.
 fn unknown_key(key: &str) -> UnknownKey {
-    let known = || keys::KEYS.iter().map(|key| key.name);
-    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-    let of_client = key.strip_prefix("clients.").and_then(|rest| rest.split('.').next());
-    let suggestion = match of_client {
-        Some(name) => Some(format!("clients.{name}.min_version")),
-        None => suggest::nearest(key, known())
-            .or_else(|| known().find(|known| last(known) == last(key)))
-            .map(str::to_owned),
-    };
-    UnknownKey { key: key.to_owned(), suggestion }
-}
-
-fn read(path: &Utf8Path) -> Result<String, ConfigError> {
-    let io = |source| ConfigError::Io { path: path.to_owned(), source };
-    // NONBLOCK: a named pipe in its place must not make us wait.
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(io)?;
-    let mut bytes = Vec::new();
-    file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > CONFIG_BYTES_MAX {
-        return Err(ConfigError::TooLong { path: path.to_owned() });
+    match key.strip_prefix("clients.").and_then(|rest| rest.split('.').next()) {
+        Some(name) => {
+            let suggestion = Some(format!("clients.{name}.min_version"));
+            UnknownKey { key: key.to_owned(), suggestion }
+        }
+        None => UnknownKey::of(key, keys::KEYS.iter().map(|key| key.name)),
     }
-    String::from_utf8(bytes).map_err(|error| io(std::io::Error::new(ErrorKind::InvalidData, error)))
 }

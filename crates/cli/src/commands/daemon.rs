@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ostler_host::clock::SystemClock;
 use ostler_host::config::Config;
+use ostler_host::paths::{CONFIG_FILE_ENV, Paths};
 use ostler_host::runner::ProcessRunner;
 use ostler_host::settings::runner_settings;
 use ostler_host::{Daemon, Settings, StartError};
@@ -14,6 +15,7 @@ use crate::context::{Context, block_on};
 use crate::error::{Code, Failure};
 use crate::logging;
 use crate::signals::{Signals, end_at_the_second_signal};
+use crate::text_file;
 
 pub(crate) fn perform(context: &Context, args: &DaemonArgs) -> Result<ExitCode, Failure> {
     if args.background {
@@ -35,10 +37,7 @@ async fn serve(context: &Context) -> Result<ExitCode, Failure> {
         context.paths.home.as_deref(),
     )
     .map_err(|error| start_failure(StartError::Endpoint(error)))?;
-    let config = Config::load(&context.paths).map_err(|error| {
-        let hint = error.hint();
-        Failure::new(Code::Usage, "the configuration cannot be used").because(error).hint(hint)
-    })?;
+    let config = config(context)?;
     let settings = Settings::from_config(&config, &context.paths);
     let runner_settings = runner_settings(&config, &context.paths, &context.env, program);
     ostler_host::runner::make_runs_dir(&runner_settings.runs_dir).map_err(|error| {
@@ -58,6 +57,17 @@ async fn serve(context: &Context) -> Result<ExitCode, Failure> {
     drop(state);
     tracing::info!("stopped");
     Ok(Code::Success.into())
+}
+
+/// What the configuration file says.
+pub(crate) fn config(context: &Context) -> Result<Config, Failure> {
+    let Paths { config_file: file, config_is_explicit: is_named, .. } = &context.paths;
+    let other = format!("{CONFIG_FILE_ENV} names another");
+    let text = text_file::configuration(file, *is_named, &other)?;
+    Config::parse(&text, file).map_err(|error| {
+        let hint = error.hint();
+        Failure::new(Code::Usage, "the configuration cannot be used").because(error).hint(hint)
+    })
 }
 
 fn start_failure(error: StartError) -> Failure {

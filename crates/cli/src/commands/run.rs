@@ -8,7 +8,6 @@ use std::time::Duration;
 use ostler_core::id::{RunId, TaskId};
 use ostler_core::task::Refusal;
 use ostler_host::client::{Client, ClientError, Update, Updates};
-use ostler_host::config::Config;
 use ostler_host::paths::AGENT_CLI_ENV;
 use ostler_proto::framed::command::PROMPT_CHARS_MAX;
 use ostler_proto::framed::{Permissions, Submit, Task, TaskStatus};
@@ -111,7 +110,7 @@ fn default_agent(context: &Context, args: &RunArgs) -> Option<String> {
     if context.env.get_os(AGENT_CLI_ENV).is_some() || on_path("agent-cli") {
         return None;
     }
-    let configured = Config::load(&context.paths).ok().and_then(|config| config.default_agent);
+    let configured = super::daemon::config(context).ok().and_then(|config| config.default_agent);
     configured.or_else(|| on_path("claude").then(|| "claude_code".to_owned()))
 }
 

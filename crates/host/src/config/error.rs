@@ -1,35 +1,13 @@
 //! Why a configuration is not used.
 
 use camino::Utf8PathBuf;
+use ostler_core::settings::{self, UnknownKey};
 
-use super::{CONFIG_BYTES_MAX, OutOfRange};
-
-/// A key that there is not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownKey {
-    /// The key, with its section.
-    pub key: String,
-    /// What may have been meant.
-    pub suggestion: Option<String>,
-}
+use super::OutOfRange;
 
 /// Why a configuration is not used. Nothing of it is, then: half a configuration would be a surprise.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{path} cannot be read")]
-    Io {
-        /// The file.
-        path: Utf8PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is no configuration by its size.
-    #[error("{path} has more than {CONFIG_BYTES_MAX} bytes")]
-    TooLong {
-        /// The file.
-        path: Utf8PathBuf,
-    },
     /// No TOML, or a value of the wrong type.
     #[error("{path} is not a valid configuration")]
     Syntax {
@@ -39,7 +17,7 @@ pub enum ConfigError {
         source: Box<toml::de::Error>,
     },
     /// Keys that there are not.
-    #[error("{path} has unknown keys: {}", keys.iter().map(|key| key.key.as_str()).collect::<Vec<_>>().join(", "))]
+    #[error("{path} has unknown keys: {}", settings::names(keys))]
     Unknown {
         /// The file.
         path: Utf8PathBuf,
@@ -80,27 +58,10 @@ impl ConfigError {
     /// What to do about it.
     pub fn hint(&self) -> String {
         match self {
-            Self::Io { .. } => {
-                format!("check the file, or set {} to another one", crate::paths::CONFIG_FILE_ENV)
+            Self::Unknown { keys, .. } => settings::hint(keys),
+            Self::Syntax { .. } | Self::Range { .. } | Self::Order { .. } | Self::Value { .. } => {
+                "correct the file and start again".to_owned()
             }
-            Self::Unknown { keys, .. } => unknown_hint(keys),
-            Self::TooLong { .. }
-            | Self::Syntax { .. }
-            | Self::Range { .. }
-            | Self::Order { .. }
-            | Self::Value { .. } => "correct the file and start again".to_owned(),
         }
-    }
-}
-
-fn unknown_hint(keys: &[UnknownKey]) -> String {
-    let meant: Vec<String> = keys
-        .iter()
-        .filter_map(|key| Some((&key.key, key.suggestion.as_ref()?)))
-        .map(|(key, suggestion)| format!("instead of {key} did you mean {suggestion}?"))
-        .collect();
-    match meant.is_empty() {
-        true => "remove them, or correct their names".to_owned(),
-        false => meant.join(" "),
     }
 }

@@ -10,17 +10,6 @@ fn message(text: &str) -> String {
     parse(text).unwrap_err().to_string()
 }
 
-fn paths(dir: &tempfile::TempDir, is_explicit: bool) -> Paths {
-    let dir = Utf8Path::from_path(dir.path()).unwrap();
-    Paths {
-        home: None,
-        runtime_dir: dir.to_owned(),
-        state_dir: dir.to_owned(),
-        config_file: dir.join("config.toml"),
-        config_is_explicit: is_explicit,
-    }
-}
-
 #[test]
 fn the_defaults_are_the_documented_numbers_and_within_their_ranges() {
     let config = parse("").unwrap();
@@ -146,27 +135,8 @@ fn bad_toml_and_wrong_types_name_the_line() {
 }
 
 #[test]
-fn an_absent_file_is_the_defaults_unless_it_was_named() {
-    let dir = tempfile::tempdir().unwrap();
-    assert_eq!(Config::load(&paths(&dir, false)).unwrap(), Config::default());
-    let error = Config::load(&paths(&dir, true)).unwrap_err();
-    assert!(matches!(error, ConfigError::Io { .. }), "{error}");
-    assert!(error.hint().contains("OSTLER_CONFIG"));
-}
-
-#[test]
-fn a_file_that_cannot_be_a_configuration_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let paths = paths(&dir, false);
-    std::fs::write(&paths.config_file, vec![b'#'; 1 << 20]).unwrap();
-    Config::load(&paths).unwrap();
-    std::fs::write(&paths.config_file, vec![b'#'; (1 << 20) + 1]).unwrap();
-    assert!(matches!(Config::load(&paths), Err(ConfigError::TooLong { .. })));
-    std::fs::write(&paths.config_file, [0xff]).unwrap();
-    assert!(matches!(Config::load(&paths), Err(ConfigError::Io { .. })));
-    std::fs::remove_file(&paths.config_file).unwrap();
-    std::fs::create_dir(&paths.config_file).unwrap();
-    assert!(matches!(Config::load(&paths), Err(ConfigError::Io { .. })));
+fn an_empty_text_is_the_defaults() {
+    assert_eq!(parse("").unwrap(), Config::default());
 }
 
 #[test]

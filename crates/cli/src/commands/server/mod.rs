@@ -18,6 +18,7 @@ use ostler_server::{Admin, OpenError};
 use crate::args::server::{DatabaseArgs, ServerArgs, ServerCommand};
 use crate::context::{Context, block_on};
 use crate::error::{Code, Failure};
+use crate::text_file;
 
 /// The variable with the secret key.
 const KEY_ENV: &str = "OSTLER_SECRET_KEY";
@@ -72,7 +73,9 @@ fn said(
     let mut config = Config::new(database);
     let beside = context.paths.config_file.with_file_name(CONFIG_FILE);
     let file = args.config.as_deref().unwrap_or(&beside);
-    config.read_file(file, args.config.is_some()).map_err(config_failure)?;
+    let other = "--config FILE names another";
+    let text = text_file::configuration(file, args.config.is_some(), other)?;
+    config.take_file(&text, file).map_err(config_failure)?;
     let env: Vec<_> = context.text_env().filter(|(name, _)| is_wanted(name)).collect();
     let env = env.iter().map(|(name, text)| (name.as_str(), text.as_str()));
     config.take_env(env).map_err(config_failure)?;
