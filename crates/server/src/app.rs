@@ -170,7 +170,7 @@ impl App {
         let rates = Rates::new(settings.limits, store.shared().metrics.refused.clone());
         let streams = crate::events::Streams::new();
         let bodies = crate::bodies::Bodies::new();
-        let presence = Presence::new(store.shared().policy, Arc::clone(&store.shared().clock));
+        let presence = Presence::new(settings.policy, Arc::clone(&store.shared().clock));
         let github = crate::machine::lend::Apps::new();
         Self {
             settings,

@@ -34,6 +34,9 @@ pub struct Settings {
     pub minimums: Minimums,
     /// What is kept of the past.
     pub retention: Retention,
+    /// The server's clock is turned by hand, and that is time passing: no absence, and the database's clock says
+    /// nothing. For tests.
+    pub is_clock_turned: bool,
 }
 
 /// What is kept of the past, and for how long. Totals, usage and results stay for ever.
@@ -79,6 +82,7 @@ impl Settings {
             limits: Limits::default(),
             minimums: Minimums::default(),
             retention: Retention::default(),
+            is_clock_turned: false,
         }
     }
 }

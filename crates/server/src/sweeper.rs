@@ -84,6 +84,15 @@ pub(crate) async fn run(stop: CancellationToken, app: Arc<App>) {
 /// What a sweep may do now. Servers that share a database may have different clocks, and none takes what has not run
 /// out by the database's as well.
 async fn decide(app: &App) -> Result<Sweep, StoreError> {
+    if app.settings.is_clock_turned {
+        let offline_after = Some(app.settings.offline_after);
+        return Ok(Sweep {
+            now: app.store.now(),
+            offline_after,
+            take_leases: true,
+            bring_back: false,
+        });
+    }
     let before = app.store.now();
     let shared = app.store.clock_shared().await?;
     let mut sweep = app.presence.decide(app.settings.offline_after);

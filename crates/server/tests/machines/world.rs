@@ -253,6 +253,7 @@ impl World {
         let mut settings = Settings::new(self.database.clone());
         settings.listen = SocketAddr::from(([127, 0, 0, 1], 0));
         settings.sweep_every = Duration::from_millis(50);
+        settings.is_clock_turned = true;
         // The tests come from one address.
         settings.limits = Limits { api: MANY, unknown: MANY, ..Limits::default() };
         (self.set)(&mut settings);
