@@ -41,5 +41,6 @@ pub use rate::Limits;
 pub use serve::{TlsError, use_ring};
 pub use server::{Server, StartError, system_clock};
 pub use store::sql::backup::{BackupError, backup};
+pub use store::sql::presence::has_tables;
 pub use store::sql::transfer::{Moved, TransferError};
 pub use store::sql::{Clock, OpenError};

@@ -469,10 +469,14 @@ fn of_two_servers_that_start_on_one_postgresql_one_makes_the_first_workspace() {
     for url in &urls {
         assert_eq!(register(url.trim(), token), 201);
     }
-    // Another key is no server of this database.
+    // Another key is no server of this database, and none is made for it.
     let mut other = rigs[1].ostler(["server", "--listen", "127.0.0.1:0"]);
-    let other = finish(other.env("OSTLER_SERVER_DATABASE", &database));
-    assert!(other.code == Some(1) && other.stderr.contains("another secret key"), "{other:?}");
+    other.env("OSTLER_SERVER_DATABASE", &database);
+    let without = finish(&mut other);
+    assert!(without.code == Some(2) && without.stderr.contains("key is not there"), "{without:?}");
+    assert!(!folder(&rigs[1]).join("secret.key").exists());
+    let wrong = finish(other.env("OSTLER_SECRET_KEY", "44".repeat(32)));
+    assert!(wrong.code == Some(1) && wrong.stderr.contains("another secret key"), "{wrong:?}");
     let ends: Vec<Done> = servers.into_iter().map(stop).collect();
     let shown: Vec<_> = ends.iter().flat_map(|done| done.stdout.matches("fat_")).collect();
     assert_eq!(shown.len(), 1, "{ends:?}");

@@ -128,6 +128,7 @@ fn what_the_first_start_tells_to_do_next_works_for_a_database_of_ones_own() {
     let token_file = rig.scratch.path().join("config/ostler/token");
     assert!(shown.contains(token_file.to_str().unwrap()), "{shown}");
     assert!(!shown.contains("On other machines"), "{shown}");
+    assert!(shown.contains("in another terminal with the same OSTLER_HOME:"), "{shown}");
     let token = shown.lines().find(|line| line.trim().starts_with("fat_")).unwrap().trim();
     std::fs::create_dir_all(token_file.parent().unwrap()).unwrap();
     std::fs::write(&token_file, token).unwrap();

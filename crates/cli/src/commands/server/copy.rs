@@ -90,7 +90,7 @@ pub(super) async fn import(
         Some(opened)
     };
     let database = super::database(context, database)?;
-    let keyring = super::keyring(context, &database, Missing::Refuse)?;
+    let keyring = super::keyring(context, &database, Missing::Refuse).await?;
     let moved = match opened {
         Some(file) => {
             let mut input = BufReader::with_capacity(BUFFER_BYTES, file);

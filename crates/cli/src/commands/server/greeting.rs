@@ -12,6 +12,9 @@ use crate::{fleet_client, output};
 /// How others find a server whose own address says nothing to them.
 const REACHED: &str = "the address by which they reach this server";
 
+/// Variables that the commands need as the server has them, where they are set.
+const SAME: [&str; 3] = ["OSTLER_HOME", super::DATABASE_ENV, super::KEY_ENV];
+
 /// What the next steps depend on.
 pub(super) struct Here<'a> {
     pub(super) url: &'a str,
@@ -27,6 +30,11 @@ pub(super) fn greet(context: &Context, here: &Here<'_>, first: &FirstStart) -> R
     let FirstStart { workspace, email, token, days } = first;
     let token_file = fleet_client::token_file(context);
     let flags = flags(here.database);
+    let same: Vec<_> = SAME.into_iter().filter(|name| context.env.get_os(name).is_some()).collect();
+    let same = match same.is_empty() {
+        true => String::new(),
+        false => format!(" with the same {}", same.join(", ")),
+    };
     let server =
         if here.is_noted { String::new() } else { format!(" --server {}", quoted(here.url)) };
     let elsewhere = elsewhere(here);
@@ -37,7 +45,7 @@ pub(super) fn greet(context: &Context, here: &Here<'_>, first: &FirstStart) -> R
     output::line(&format!(
         "This server is new. It has the workspace `{workspace}` and the administrator `{email}`.\n\n\
          The administrator's token, valid for {days} days and shown only now:\n\n    {token}\n\n\
-         Next, in another terminal:\n  \
+         Next, in another terminal{same}:\n  \
          1. keep the token where `ostler issue` finds it: in OSTLER_TOKEN, or in\n     \
          {token_file}, which only you may read{others}\n  \
          2. make an agent, and a token for the machine that will run it:\n       \

@@ -105,7 +105,7 @@ const KEY_HINT: &str = "set OSTLER_SECRET_KEY to the key that the database was m
 
 /// The secret key: from the environment, else from the file beside the database. It is made only where a
 /// database is made: what was sealed before is not opened by a new one.
-fn keyring(context: &Context, database: &str, missing: Missing) -> Result<Keyring, Failure> {
+async fn keyring(context: &Context, database: &str, missing: Missing) -> Result<Keyring, Failure> {
     let database_file = database_file(database);
     if database_file.is_none() && !is_postgres(database) {
         return Err(open_failure(OpenError::Url, database));
@@ -122,10 +122,19 @@ fn keyring(context: &Context, database: &str, missing: Missing) -> Result<Keyrin
     }
     let folder = database_file.as_deref().map_or_else(|| folder(context), folder_of);
     let file = folder.join(KEY_FILE);
-    let is_made = missing == Missing::Make && database_file.as_deref().is_none_or(is_new);
-    if !is_made && file.symlink_metadata().is_err() {
-        let heading = format!("the database's secret key is not there: {file}");
-        return Err(Failure::new(Code::Usage, heading).hint(KEY_HINT));
+    if file.symlink_metadata().is_err() {
+        let is_made = missing == Missing::Make
+            && match &database_file {
+                Some(file) => is_new(file),
+                None => {
+                    let used = ostler_server::has_tables(database).await;
+                    !used.map_err(|error| open_failure(error, database))?
+                }
+            };
+        if !is_made {
+            let heading = format!("the database's secret key is not there: {file}");
+            return Err(Failure::new(Code::Usage, heading).hint(KEY_HINT));
+        }
     }
     make_folder(&folder)?;
     Keyring::from_file(file.as_std_path()).map_err(failure)
@@ -180,7 +189,7 @@ async fn admin(context: &Context, args: &DatabaseArgs, missing: Missing) -> Resu
     if missing == Missing::Refuse {
         check_there(&database)?;
     }
-    let keyring = keyring(context, &database, missing)?;
+    let keyring = keyring(context, &database, missing).await?;
     Admin::open(&database, keyring).await.map_err(|error| open_failure(error, &database))
 }
 

@@ -62,7 +62,7 @@ async fn serve(
     let mut signals = Signals::listen()?;
     end_at_the_second_signal()?;
     super::make_folder(&super::folder(context))?;
-    let keyring = super::keyring(context, &settings.database, super::Missing::Make)?;
+    let keyring = super::keyring(context, &settings.database, super::Missing::Make).await?;
     let database = settings.database.clone();
     let is_behind_proxy = !settings.proxies.is_empty();
     let scheme = if settings.tls.is_some() { "https" } else { "http" };

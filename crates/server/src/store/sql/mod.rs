@@ -18,6 +18,7 @@ mod machines;
 mod migrate;
 mod notify;
 pub(crate) mod people;
+pub(crate) mod presence;
 mod queue;
 pub(crate) mod retention;
 pub(crate) mod rows;

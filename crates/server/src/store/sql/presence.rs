@@ -1,0 +1,21 @@
+//! Whether a PostgreSQL database was used before, asked without changing it.
+
+use std::str::FromStr as _;
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use super::{ACQUIRE_WAIT_MAX, OpenError};
+
+/// Whether a server has made its tables there.
+pub async fn has_tables(url: &str) -> Result<bool, OpenError> {
+    let options = PgConnectOptions::from_str(url).map_err(|_| OpenError::Url)?;
+    let connected = tokio::time::timeout(ACQUIRE_WAIT_MAX, options.connect()).await;
+    let connected = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut));
+    let mut conn: PgConnection = connected.map_err(OpenError::Open)?;
+    let asked = sqlx::query_scalar("SELECT to_regclass('meta') IS NOT NULL");
+    let found = asked.fetch_one(&mut conn).await;
+    // A connection that cannot be closed is closed by the end of the process.
+    let _ = conn.close().await;
+    found.map_err(OpenError::Open)
+}
