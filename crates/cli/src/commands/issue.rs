@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use camino::Utf8Path;
-use ostler_server::text::{html_to_markdown, markdown_to_html};
+use ostler_server::text::{MARKDOWN_BYTES_MAX, html_to_markdown, markdown_to_html};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
@@ -19,8 +19,6 @@ use crate::table::{self, Column};
 const COMMENTS_MAX: usize = 1_000;
 /// Agents and members that are looked through for a name.
 const NAMES_MAX: usize = 10_000;
-/// The longest text that is read from a file.
-const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 const LIST: &[Column] = &[
     ("ISSUE", "/id"),
@@ -58,11 +56,19 @@ fn read(file: &Utf8Path) -> Result<String, Failure> {
         Box::new(std::fs::File::open(file).map_err(cannot)?)
     };
     let mut text = String::new();
-    input.take(TEXT_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
-    if text.len() as u64 > TEXT_BYTES_MAX {
-        return Err(Failure::new(Code::Usage, format!("{file} has more than 1 MiB")));
-    }
+    // What is too long is noticed by one byte more, and refused by `html`.
+    input.take(MARKDOWN_BYTES_MAX as u64 + 1).read_to_string(&mut text).map_err(cannot)?;
     Ok(text)
+}
+
+/// The HTML of a text that is sent whole or not at all.
+fn html(markdown: &str) -> Result<String, Failure> {
+    if markdown.len() > MARKDOWN_BYTES_MAX {
+        let message = format!("the text has more than {MARKDOWN_BYTES_MAX} bytes");
+        return Err(Failure::new(Code::Usage, message)
+            .hint("shorten it, or attach it to a comment as a file"));
+    }
+    Ok(markdown_to_html(markdown))
 }
 
 async fn create(context: &Context, command: IssueCommand) -> Result<ExitCode, Failure> {
@@ -86,7 +92,7 @@ async fn create(context: &Context, command: IssueCommand) -> Result<ExitCode, Fa
     let mut body = Map::new();
     body.insert("title".to_owned(), title.into());
     if let Some(text) = description {
-        body.insert("description".to_owned(), markdown_to_html(&text).into());
+        body.insert("description".to_owned(), html(&text)?.into());
     }
     if !criteria.is_empty() {
         body.insert("acceptance_criteria".to_owned(), criteria.into());
@@ -204,7 +210,7 @@ async fn comment(
 ) -> Result<ExitCode, Failure> {
     let fleet = Fleet::of(context, client)?;
     let said = if said == "-" { read(Utf8Path::new("-"))? } else { said.to_owned() };
-    let body = json!({ "body": markdown_to_html(&said) });
+    let body = json!({ "body": html(&said)? });
     let made = fleet.call(Method::POST, &["issues", issue, "comments"], Some(&body)).await?;
     if client.json.json {
         output::json_pretty(&made)?;

@@ -178,7 +178,8 @@ async fn prune_output(
             step.more = true;
             return Ok(step);
         }
-        let sql = "UPDATE tasks SET pruned = 1, line_bytes = 0, version = version + 1 WHERE id = $1";
+        let sql =
+            "UPDATE tasks SET pruned = 1, line_bytes = 0, version = version + 1 WHERE id = $1";
         tx.conn.execute(sql, args![&id]).await?;
         // One without output is passed over once and never again.
         step.removed.tasks += u64::from(bytes > 0);

@@ -138,11 +138,8 @@ fn postgres_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
         }
         texts.push(text);
     }
-    let last = if guards.is_empty() {
-        texts.pop().unwrap_or_default()
-    } else {
-        postgres_guard(&guards)
-    };
+    let last =
+        if guards.is_empty() { texts.pop().unwrap_or_default() } else { postgres_guard(&guards) };
     if texts.is_empty() {
         return last;
     }
