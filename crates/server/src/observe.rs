@@ -13,6 +13,7 @@ use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
+use tracing::Instrument as _;
 
 use crate::app::App;
 use crate::metrics::{Answered, Endpoint, Word};
@@ -43,7 +44,9 @@ async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) 
     metrics.requests_now.inc();
     // Dropped with the request when its client goes away.
     let leaves = Leaves(&metrics.requests_now);
-    let mut response = next.run(request).await;
+    // What is logged on the way says of which request.
+    let span = tracing::error_span!("request", request_id = id.as_str());
+    let mut response = next.run(request).instrument(span).await;
     drop(leaves);
     let (status, took) = (response.status(), began.elapsed());
     let endpoint = path.as_ref().map_or("other", MatchedPath::as_str);

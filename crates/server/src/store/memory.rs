@@ -9,6 +9,7 @@
 
 mod people;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -282,10 +283,20 @@ impl Inner {
         self.tasks.insert(task.id.clone(), task.clone());
         let mut accepted = 0;
         let mut delivered = None;
+        let has_new = changes.iter().any(|it| matches!(it, Change::NewLines(_)));
         for change in changes {
             match change {
                 Change::NewLines(lines) => _ = self.keep_lines(task, lines),
-                Change::OldLines(lines) => accepted += self.keep_lines(task, lines),
+                Change::OldLines(lines) => {
+                    let (count, bytes) = self.keep_lines(task, lines);
+                    accepted += count;
+                    if let (1.., Some(kept)) = (count, self.tasks.get_mut(&task.id)) {
+                        plan::stored(kept, bytes);
+                        if !has_new {
+                            self.event(task.workspace_id, plan::OUTPUT, &plan::output(task));
+                        }
+                    }
+                }
                 Change::Session(report) => self.keep_session(task, report),
                 Change::Delivered { completion, worked_ms } => {
                     delivered = Some((completion, worked_ms));
@@ -303,12 +314,16 @@ impl Inner {
         accepted
     }
 
-    fn keep_lines(&mut self, task: &TaskRecord, lines: Vec<Line>) -> u64 {
-        let before = self.lines.len();
+    /// How many were new, and their bytes.
+    fn keep_lines(&mut self, task: &TaskRecord, lines: Vec<Line>) -> (u64, u64) {
+        let (mut count, mut bytes) = (0, 0);
         for line in lines {
-            self.lines.entry((task.id.clone(), line.seq)).or_insert(line);
+            if let Entry::Vacant(place) = self.lines.entry((task.id.clone(), line.seq)) {
+                (count, bytes) = (count + 1, bytes + line.bytes());
+                place.insert(line);
+            }
         }
-        (self.lines.len() - before) as u64
+        (count, bytes)
     }
 
     fn keep_session(&mut self, task: &TaskRecord, report: SessionReport) {
@@ -331,11 +346,10 @@ impl Inner {
         let usage = it.usage.unwrap_or_default();
         self.results.push(ResultRow { task_id: task.id.clone(), result: it.result, usage });
         if let Some(body) = it.comment {
-            let id = self.number();
             let posted_at = task.ended_at.unwrap_or_default();
             let author = Author::Agent(task.agent_id);
             self.comments.push(Comment { issue_id: task.issue_id, author, posted_at, body });
-            self.event(task.workspace_id, "comment.created", &of_task(json!({ "comment_id": id })));
+            self.event(task.workspace_id, "comment.created", &of_task(json!({})));
         }
         let is_pull_request = it.deliveries.iter().any(|it| it.kind == Kind::PullRequest);
         for delivery in it.deliveries {

@@ -280,17 +280,29 @@ fn keep_lines(
         changes.push(Change::OldLines(lines));
     }
     if !new.is_empty() {
-        let bytes = new.iter().map(Line::bytes).sum();
-        record.line_bytes = record.line_bytes.saturating_add(bytes);
-        // There is something to remove again, also of a task that a person has retried.
-        record.pruned = false;
+        stored(record, new.iter().map(Line::bytes).sum());
         changes.push(Change::NewLines(new));
-        let data = json!({
-            "task_id": record.id,
-            "issue_number": record.issue_number,
-            "last_seq": record.machine.lines,
-        });
-        changes.push(Change::Event { kind: "task.output", data: data.to_string() });
+        changes.push(Change::Event { kind: OUTPUT, data: output(record).to_string() });
     }
     count
+}
+
+/// The type of the event that tells of output.
+pub(crate) const OUTPUT: &str = "task.output";
+
+/// What it says.
+pub(crate) fn output(record: &TaskRecord) -> serde_json::Value {
+    json!({
+        "task_id": record.id,
+        "issue_number": record.issue_number,
+        "last_seq": record.machine.lines,
+    })
+}
+
+/// So many bytes of output were kept. A store says it of lines which could have been there and were not; when no
+/// later ones came with them, it records [`OUTPUT`] too.
+pub(crate) fn stored(record: &mut TaskRecord, bytes: u64) {
+    record.line_bytes = record.line_bytes.saturating_add(bytes);
+    // There is something to remove again, also of a task that a person has retried.
+    record.pruned = false;
 }

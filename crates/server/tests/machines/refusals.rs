@@ -204,6 +204,15 @@ fn gzip_of_zeros() -> Vec<u8> {
     file
 }
 
+#[test]
+fn every_endpoint_is_in_the_page_for_authors_of_daemons() {
+    let page = include_str!("../../../../docs/machines.md");
+    for row in ENDPOINTS {
+        let path = format!("/{}", of(row, "{id}"));
+        assert!(page.contains(&path), "{path}");
+    }
+}
+
 on_both! {
     async fn f_001_every_endpoint_is_post_and_other_methods_are_refused_as_json(world with unlimited) {
         let things = furnish(&world).await;

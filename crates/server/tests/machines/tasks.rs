@@ -81,6 +81,27 @@ on_both! {
         world.stop().await;
     }
 
+    // F-068: a gap that is filled is output like any other.
+    async fn f_068_lines_that_fill_a_gap_are_told_and_count_as_kept(world) {
+        let (machine, _, _, task) = running(&world).await;
+        machine.say(&task, json!([line(1), line(4)])).await.expect(202);
+        let told = async || {
+            let events = world.events_of("task.output").await;
+            events.iter().filter(|it| it.contains(&task.id)).count()
+        };
+        assert_eq!((told().await, world.line_bytes(&task).await), (1, 2 * 15));
+        // Only what was missing: of four lines two, and one event.
+        let told_again = machine.say(&task, json!([line(1), line(2), line(3), line(4)])).await.expect(202);
+        assert_eq!(told_again["accepted"], 2);
+        assert_eq!((told().await, world.line_bytes(&task).await), (2, 4 * 15));
+        machine.say(&task, json!([line(2), line(3)])).await.expect(202);
+        assert_eq!((told().await, world.line_bytes(&task).await), (2, 4 * 15));
+        // What comes after goes on from there.
+        machine.say(&task, json!([line(5)])).await.expect(202);
+        assert_eq!((told().await, world.line_bytes(&task).await), (3, 5 * 15));
+        world.stop().await;
+    }
+
     async fn f_070_an_empty_batch_is_422_and_renews_nothing(world) {
         let (machine, _, _, task) = running(&world).await;
         let before = lease_end(&world, &task).await;

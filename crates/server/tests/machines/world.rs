@@ -398,15 +398,35 @@ impl World {
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
     }
 
-    /// A task's result as the database has it.
-    pub(crate) async fn stored_result(&self, task: &Claimed) -> String {
-        let sql = "SELECT result FROM results WHERE task_id = $1";
+    /// One column of what the database has.
+    async fn stored<T>(&self, sql: &'static str, of: &str) -> Vec<T>
+    where
+        T: Send + Unpin + for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+        T: for<'r> sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+    {
         if self.is_postgres() {
             let pool = sqlx::PgPool::connect(&self.database).await.unwrap();
-            return sqlx::query_scalar(sql).bind(&task.id).fetch_one(&pool).await.unwrap();
+            return sqlx::query_scalar(sql).bind(of).fetch_all(&pool).await.unwrap();
         }
         let pool = sqlx::SqlitePool::connect(&self.database).await.unwrap();
-        sqlx::query_scalar(sql).bind(&task.id).fetch_one(&pool).await.unwrap()
+        sqlx::query_scalar(sql).bind(of).fetch_all(&pool).await.unwrap()
+    }
+
+    /// A task's result as it is stored.
+    pub(crate) async fn stored_result(&self, task: &Claimed) -> String {
+        let sql = "SELECT result FROM results WHERE task_id = $1";
+        self.stored(sql, &task.id).await.pop().unwrap()
+    }
+
+    /// Bytes of a task's output that are counted as kept.
+    pub(crate) async fn line_bytes(&self, task: &Claimed) -> i64 {
+        let sql = "SELECT line_bytes FROM tasks WHERE id = $1";
+        self.stored(sql, &task.id).await.pop().unwrap()
+    }
+
+    /// What the events of a type say.
+    pub(crate) async fn events_of(&self, kind: &str) -> Vec<String> {
+        self.stored("SELECT data FROM events WHERE type = $1", kind).await
     }
 
     /// A token of machines; its id and itself.

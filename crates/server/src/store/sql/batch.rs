@@ -267,13 +267,46 @@ pub(super) fn new_lease(tx: &Tx, task_id: &str, attempt: u32) -> Result<NewLease
     Ok(NewLease { hash, nonce: hex(&nonce), token })
 }
 
+/// Lines of a call that could have been there.
+struct OldLines {
+    /// The place of the call.
+    call: usize,
+    task_id: String,
+    lines: Vec<Line>,
+    /// What those that follow the workspace are told; nothing when later ones came with them.
+    tells: Option<(i64, serde_json::Value)>,
+}
+
+/// Saves those that were not there; how many.
+async fn save_old(tx: &mut Tx, old: OldLines) -> Result<u64, DbError> {
+    let at = tx.now.as_micros();
+    let sizes: HashMap<_, _> = old.lines.iter().map(|line| (line.seq, line.bytes())).collect();
+    let rows = old.lines.into_iter().map(|line| line_row(old.task_id.clone(), line, at)).collect();
+    let tail = "ON CONFLICT (task_id, seq) DO NOTHING RETURNING seq";
+    let stored = tx.conn.insert_many("messages", &LINE_COLUMNS, rows, tail).await?;
+    let (mut count, mut bytes) = (0, 0);
+    for mut row in stored {
+        let seq = u64::try_from(row.int()?).unwrap_or(0);
+        (count, bytes) = (count + 1, bytes + sizes.get(&seq).copied().unwrap_or(0));
+    }
+    let saved = tx.saved.iter_mut().rev().find(|task| task.id == old.task_id);
+    let (1.., Some(task)) = (count, saved) else { return Ok(count) };
+    plan::stored(task, bytes);
+    let sql = "UPDATE tasks SET line_bytes = line_bytes + $2, pruned = 0 WHERE id = $1";
+    let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+    tx.conn.execute(sql, args![&old.task_id, bytes]).await?;
+    if let Some((workspace_id, output)) = old.tells {
+        tx.event(workspace_id, plan::OUTPUT, &output).await?;
+    }
+    Ok(count)
+}
+
 /// What a batch saves beside the tasks, by table.
 #[derive(Default)]
 pub(super) struct Saves {
     touched: Vec<String>,
     lines: Vec<(String, Line)>,
-    /// With the place of the call.
-    old_lines: Vec<(usize, String, Vec<Line>)>,
+    old_lines: Vec<OldLines>,
     sessions: BTreeMap<(i64, i64), SessionReport>,
     delivered: Vec<Delivered>,
     events: Vec<(i64, String, String)>,
@@ -294,13 +327,16 @@ impl Saves {
         changes: Vec<Change>,
     ) {
         self.touched.push(record.id.clone());
+        let has_new = changes.iter().any(|it| matches!(it, Change::NewLines(_)));
         for change in changes {
             match change {
                 Change::NewLines(lines) => {
                     self.lines.extend(lines.into_iter().map(|line| (record.id.clone(), line)));
                 }
                 Change::OldLines(lines) => {
-                    self.old_lines.push((at, record.id.clone(), lines));
+                    let tells = (!has_new).then(|| (record.workspace_id, plan::output(record)));
+                    let task_id = record.id.clone();
+                    self.old_lines.push(OldLines { call: at, task_id, lines, tells });
                 }
                 Change::Session(report) => self.session(record, report),
                 Change::Delivered { completion, worked_ms } => self.delivered.push(Delivered {
@@ -350,12 +386,8 @@ impl Saves {
         tx.saved.extend(saved(tasks.iter().map(|task| (*task).clone())));
         let mut accepted = Vec::new();
         // Rare: what was sent before, or a gap that is filled. One call after the other, to count each.
-        for (call, task_id, lines) in old_lines {
-            let at = tx.now.as_micros();
-            let rows = lines.into_iter().map(|line| line_row(task_id.clone(), line, at)).collect();
-            let tail = "ON CONFLICT (task_id, seq) DO NOTHING RETURNING seq";
-            let stored = tx.conn.insert_many("messages", &LINE_COLUMNS, rows, tail).await?;
-            accepted.push((call, stored.len() as u64));
+        for old in old_lines {
+            accepted.push((old.call, save_old(tx, old).await?));
         }
         Ok(accepted)
     }

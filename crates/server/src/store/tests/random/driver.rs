@@ -476,18 +476,21 @@ impl<S: Subject> Driver<S> {
         for (kind, data) in store.events(place.id).await {
             let mut data: serde_json::Value = serde_json::from_str(&data).unwrap();
             let object = data.as_object_mut().unwrap();
-            object.remove("comment_id");
             if let Some(agent) = object.get_mut("agent_id") {
                 *agent = self.agent(agent.as_i64().unwrap()).into();
             }
-            // On a task's own events, and on what its end made: a batch saves the latter later.
-            let own = kind.starts_with("task.");
+            // On a task's own events, on its output (lines that fill a gap are told when it is known that they did),
+            // and on what its end made: a batch saves the latter two later.
+            let own = (kind.starts_with("task."), kind == "task.output");
             let about = self.plain(format!(
-                "{own} {:?} {:?}",
+                "{own:?} {:?} {:?}",
                 object.get("task_id"),
                 object.get("runtime_id")
             ));
             events.entry(about).or_default().push(self.plain(format!("{kind} {data}")));
+        }
+        for (_, told) in events.iter_mut().filter(|(about, _)| about.starts_with("(true, true)")) {
+            told.sort_unstable();
         }
         all.push(format!("{events:#?}"));
         all
