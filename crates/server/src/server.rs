@@ -59,7 +59,7 @@ pub enum StartError {
 
 /// A server that serves.
 pub struct Server {
-    app: Arc<App>,
+    pub(crate) app: Arc<App>,
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
     stop: CancellationToken,
