@@ -12,6 +12,7 @@ use crate::board::Board;
 use crate::rate::Rates;
 use crate::settings::Settings;
 use crate::store::sql::SqlStore;
+use crate::store::sql::queue::Decisions;
 use crate::store::{LeaseStore as _, Runtime, Seen, StoreError};
 use crate::sweeper::Presence;
 
@@ -125,6 +126,20 @@ impl Machines {
                 }
             }
         });
+    }
+
+    /// Which decisions wait. A machine that is told otherwise is looked up again: a hint tells of most changes, but of
+    /// none by a command on SQLite, which is another process, nor of a run that resumed through another server.
+    pub(crate) fn compare(&self, decisions: &Decisions) {
+        let others: Vec<Key> = self.with(|machines| {
+            let told = |(key, machine): &(&Key, &Machine)| {
+                decisions.get(*key).map_or(&[][..], Vec::as_slice) != machine.decisions.as_slice()
+            };
+            machines.iter().filter(told).map(|(key, _)| key.clone()).collect()
+        });
+        for (workspace_id, daemon_id) in others {
+            self.forget(workspace_id, &daemon_id);
+        }
     }
 
     fn seen(&self, key: &Key, at: Timestamp) {

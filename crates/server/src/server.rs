@@ -59,7 +59,7 @@ pub enum StartError {
 
 /// A server that serves.
 pub struct Server {
-    app: Arc<App>,
+    pub(crate) app: Arc<App>,
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
     stop: CancellationToken,
@@ -226,10 +226,13 @@ async fn every(period: Duration, stop: CancellationToken, app: Arc<App>, chore: 
     }
 }
 
-/// Looks which agents have work, and ends pauses that are over.
+/// Looks which agents have work, ends pauses that are over, and looks for which machines decisions wait.
 async fn look(app: &App) -> Result<(), StoreError> {
     let generation = app.board.generation();
     let (offers, is_all) = app.store.offers().await?;
     app.board.looked(offers, is_all, generation);
+    if let Some(decisions) = app.store.decisions().await? {
+        app.machines.compare(&decisions);
+    }
     Ok(())
 }

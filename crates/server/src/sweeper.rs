@@ -136,3 +136,61 @@ async fn round(app: &App, stop: &CancellationToken) -> Result<(), StoreError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secrets::Keyring;
+    use crate::settings::Settings;
+    use crate::store::{Claim, Registration};
+    use crate::{Server, system_clock};
+
+    /// More than one transaction takes.
+    const HELD: usize = 501;
+
+    #[tokio::test]
+    async fn f_110_a_round_takes_all_that_ran_out_however_much() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = format!("sqlite:{}", dir.path().join("ostler.db").display());
+        let mut settings = Settings::new(database);
+        settings.listen = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        // So short that all have run out, and that the server has been there for one.
+        settings.policy.lease = Duration::from_micros(1);
+        settings.sweep_every = Duration::from_secs(3_600);
+        let keyring = Keyring::new(&[7; 32]).unwrap();
+        let server = Server::start(settings, keyring, system_clock()).await.unwrap();
+        let app = &server.app;
+        server.admin().init("acme", "admin@example.com").await.unwrap();
+        let agent =
+            server.admin().agent_create("acme", "Freya", "claude_code", 1_000).await.unwrap();
+        server.admin().issue_for_agent("acme", "Do it", agent).await.unwrap();
+        let registration = Registration {
+            workspace_id: 1,
+            daemon_id: "m".to_owned(),
+            name: "m".to_owned(),
+            version: "0.3.0".to_owned(),
+            providers: vec!["claude_code".to_owned()],
+            capabilities: "{}".to_owned(),
+            actors: None,
+        };
+        let registered = app.store.machine_register(registration).await.unwrap();
+        let runtimes = registered.runtimes.into_iter().map(|it| (it.id, it.provider)).collect();
+        let claim = Claim {
+            workspace_id: 1,
+            daemon_id: "m".to_owned(),
+            runtimes,
+            request: None,
+            starts_soon: false,
+        };
+        for number in 0..HELD {
+            if number > 0 {
+                app.store.task_queue(1, 1, agent).await.unwrap();
+            }
+            assert!(app.store.task_claim(claim.clone()).await.unwrap().is_some(), "{number}");
+        }
+        round(app, &CancellationToken::new()).await.unwrap();
+        let metrics = &app.store.shared().metrics;
+        assert_eq!((metrics.leases_taken.get(), metrics.sweeps.get()), (501, 2));
+        server.stop().await;
+    }
+}

@@ -190,53 +190,75 @@ fn apply(
     let is_start = matches!(input, Input::Held { call: Call::Start, .. });
     let done = step(&mut record.machine, input, now, policy);
     let answer = done.answer?;
-    let mut with = Some(with);
-    let mut changes = Vec::new();
-    let mut accepted = 0;
+    let (changes, accepted) = (Vec::new(), 0);
+    let with = Some(with);
+    let mut saved =
+        Saved { record, with, now, stored_before, is_sweep, is_start, changes, accepted };
     for effect in done.effects {
-        match effect {
-            Effect::Changed => {
-                changed(record, is_start, now);
-                changes.push(task_event(record));
-            }
-            Effect::Queued => changes.push(Change::Queued),
-            Effect::Freed => changes.push(Change::Freed),
-            Effect::KeepLines => {
-                if let Some(Payload::Lines(lines)) = with.take() {
-                    accepted = keep_lines(record, lines, stored_before, &mut changes);
-                }
-            }
-            Effect::KeepSession => match &mut with {
-                Some(Payload::Session(report)) => {
-                    changes.push(Change::Session(std::mem::take(report)));
-                }
-                Some(Payload::Completion(completion)) => {
-                    changes.push(Change::Session(std::mem::take(&mut completion.session)));
-                }
-                _ => {}
-            },
-            Effect::Deliver { worked } => {
-                if let Some(Payload::Completion(completion)) = with.take() {
-                    let worked_ms = i64::try_from(worked.as_millis()).unwrap_or(i64::MAX);
-                    changes.push(Change::Delivered { completion, worked_ms });
-                }
-            }
-            Effect::KeepError => match with.take() {
-                Some(Payload::Failure(error)) => record.error = Some(error),
-                _ if is_sweep => record.error = Some(LEASES_USED_UP.to_owned()),
-                _ => {}
-            },
-        }
+        saved.add(effect);
     }
-    let machine = &record.machine;
+    let Saved { record, changes, accepted, .. } = saved;
     let stepped = Stepped {
         answer,
         accepted,
         next_seq: next_seq(record),
-        waiting_since: machine.waits.as_ref().map(|waits| waits.since),
+        waiting_since: record.machine.waits.as_ref().map(|waits| waits.since),
         lease_token: None,
     };
     Ok(Planned { stepped, changes })
+}
+
+/// What a step leaves to be saved, effect by effect.
+struct Saved<'a> {
+    record: &'a mut TaskRecord,
+    /// What came with the call, until an effect takes it.
+    with: Option<Payload>,
+    now: Timestamp,
+    /// The highest line that was stored before.
+    stored_before: u64,
+    is_sweep: bool,
+    is_start: bool,
+    changes: Vec<Change>,
+    /// New lines.
+    accepted: u64,
+}
+
+impl Saved<'_> {
+    fn add(&mut self, effect: Effect) {
+        match effect {
+            Effect::Changed => {
+                changed(self.record, self.is_start, self.now);
+                self.changes.push(task_event(self.record));
+            }
+            Effect::Queued => self.changes.push(Change::Queued),
+            Effect::Freed => self.changes.push(Change::Freed),
+            Effect::KeepLines => {
+                if let Some(Payload::Lines(lines)) = self.with.take() {
+                    let before = self.stored_before;
+                    self.accepted = keep_lines(self.record, lines, before, &mut self.changes);
+                }
+            }
+            Effect::KeepSession => {
+                let report = match &mut self.with {
+                    Some(Payload::Session(report)) => report,
+                    Some(Payload::Completion(completion)) => &mut completion.session,
+                    _ => return,
+                };
+                self.changes.push(Change::Session(std::mem::take(report)));
+            }
+            Effect::Deliver { worked } => {
+                if let Some(Payload::Completion(completion)) = self.with.take() {
+                    let worked_ms = i64::try_from(worked.as_millis()).unwrap_or(i64::MAX);
+                    self.changes.push(Change::Delivered { completion, worked_ms });
+                }
+            }
+            Effect::KeepError => match self.with.take() {
+                Some(Payload::Failure(error)) => self.record.error = Some(error),
+                _ if self.is_sweep => self.record.error = Some(LEASES_USED_UP.to_owned()),
+                _ => {}
+            },
+        }
+    }
 }
 
 /// The error of a task whose machines all vanished.

@@ -19,7 +19,7 @@ mod migrate;
 mod notify;
 pub(crate) mod people;
 pub(crate) mod presence;
-mod queue;
+pub(crate) mod queue;
 pub(crate) mod retention;
 pub(crate) mod rows;
 pub(crate) mod sweep;

@@ -1,15 +1,32 @@
 //! What is asked about the queue: which agents have work, whose decisions wait, whether a lease holds.
 
+use std::collections::BTreeMap;
+
 use ostler_core::lease::{Input, step};
 use ostler_proto::lease::DecisionMade;
 
-use super::db::args;
+use super::db::{Row, args};
 use super::{SqlStore, rows};
 use crate::board::Offer;
 use crate::store::{LeaseStore as _, StoreError, TaskRecord};
 
 /// Agents with work that a look finds. When there are more, claims ask the database.
 const OFFERS_MAX: usize = 10_000;
+
+/// Decisions that are compared with what machines are told. When there are more, machines that were told otherwise
+/// learn it when they are looked up again anyway.
+const DECISIONS_MAX: usize = 1_000;
+
+/// Decisions that wait, by workspace and machine.
+pub(crate) type Decisions = BTreeMap<(i64, String), Vec<DecisionMade>>;
+
+fn decision(row: &mut Row) -> Result<DecisionMade, StoreError> {
+    Ok(DecisionMade {
+        task_id: row.text()?,
+        decision: row.text()?,
+        note: row.opt_text()?.unwrap_or_default(),
+    })
+}
 
 impl SqlStore {
     /// Ends pauses that are over, and finds the agents that have something to claim and room for it; whether these
@@ -47,6 +64,25 @@ impl SqlStore {
         Ok((offers, is_all))
     }
 
+    /// All decisions that wait for machines, by workspace and machine; none when there are too many to read.
+    pub(crate) async fn decisions(&self) -> Result<Option<Decisions>, StoreError> {
+        let sql = format!(
+            "SELECT r.workspace_id, r.daemon_id, t.id, t.decision, t.decision_note FROM tasks t \
+             JOIN runtimes r ON r.id = t.runtime_id \
+             WHERE t.state = 'waiting' AND t.decision IS NOT NULL ORDER BY t.id LIMIT {DECISIONS_MAX}"
+        );
+        let rows = self.reader().await?.rows(&sql, args![]).await?;
+        if rows.len() == DECISIONS_MAX {
+            return Ok(None);
+        }
+        let mut decisions = Decisions::new();
+        for mut row in rows {
+            let machine = (row.int()?, row.text()?);
+            decisions.entry(machine).or_default().push(decision(&mut row)?);
+        }
+        Ok(Some(decisions))
+    }
+
     /// Decisions of people that wait until this machine resumes.
     pub(crate) async fn decisions_of(
         &self,
@@ -60,11 +96,7 @@ impl SqlStore {
         let mut decisions = Vec::new();
         let mut conn = self.reader().await?;
         for mut row in conn.rows(sql, args![workspace_id, daemon_id]).await? {
-            decisions.push(DecisionMade {
-                task_id: row.text()?,
-                decision: row.text()?,
-                note: row.opt_text()?.unwrap_or_default(),
-            });
+            decisions.push(decision(&mut row)?);
         }
         Ok(decisions)
     }
