@@ -6,6 +6,8 @@
 
 mod writes;
 
+use std::time::Duration;
+
 use futures_util::TryStreamExt as _;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -118,6 +120,8 @@ pub(crate) enum Kind {
 pub(crate) struct Conn {
     kind: Pooled,
     in_transaction: bool,
+    /// How long an answer is waited for.
+    wait_max: Option<Duration>,
 }
 
 enum Pooled {
@@ -218,11 +222,17 @@ fn bind_postgres(sql: &str, args: Vec<Value>) -> Query<'static, Postgres, PgArgu
 
 impl Conn {
     pub(crate) fn sqlite(conn: PoolConnection<Sqlite>) -> Self {
-        Self { kind: Pooled::Sqlite(conn), in_transaction: false }
+        Self { kind: Pooled::Sqlite(conn), in_transaction: false, wait_max: None }
     }
 
     pub(crate) fn postgres(conn: PoolConnection<Postgres>) -> Self {
-        Self { kind: Pooled::Postgres(conn), in_transaction: false }
+        Self { kind: Pooled::Postgres(conn), in_transaction: false, wait_max: None }
+    }
+
+    /// The same connection, whose rows are waited for no longer than this. (A lane has a bound for all it does.)
+    pub(crate) fn bounded(mut self, wait_max: Duration) -> Self {
+        self.wait_max = Some(wait_max);
+        self
     }
 
     /// PostgreSQL, not SQLite.
@@ -232,6 +242,18 @@ impl Conn {
 
     /// All rows.
     pub(crate) async fn rows(&mut self, sql: &str, args: Vec<Value>) -> Result<Vec<Row>, DbError> {
+        let Some(wait_max) = self.wait_max else { return self.all_rows(sql, args).await };
+        match tokio::time::timeout(wait_max, self.all_rows(sql, args)).await {
+            Ok(rows) => rows,
+            Err(_) => {
+                // What was asked may still be answered, to whoever has it next.
+                self.close_on_drop();
+                Err(DbError::Io(std::io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+
+    async fn all_rows(&mut self, sql: &str, args: Vec<Value>) -> Result<Vec<Row>, DbError> {
         match &mut self.kind {
             Pooled::Sqlite(conn) => {
                 let rows = bind_sqlite(sql, args).fetch_all(&mut **conn).await?;

@@ -142,7 +142,7 @@ impl SqlStore {
 
     /// A connection to read with.
     pub(crate) async fn reader(&self) -> Result<Conn, StoreError> {
-        self.shared.connect().await
+        Ok(self.shared.connect().await?.bounded(lane::TURN_WAIT_MAX))
     }
 
     /// Runs `work` in a transaction of its own; what it returns is answered when it is durable.
