@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Machines};
-use crate::auth::{TokenKind, Tokens};
+use crate::auth::{Ability, TokenKind, Tokens};
 use crate::board::Board;
 use crate::secrets::Keyring;
 use crate::server::system_clock;
@@ -93,16 +93,16 @@ impl Admin {
                     if !members::is_admin(&mut tx.conn, workspace_id, user_id).await? {
                         members::set_role(tx, workspace_id, user_id, "admin").await?;
                     }
-                    let new = |kind, abilities: &[&str]| tokens::NewToken {
+                    let new = |kind, abilities: &[Ability]| tokens::NewToken {
                         workspace_id,
                         user_id,
                         kind,
                         name: "init".to_owned(),
-                        abilities: abilities.iter().map(|it| (*it).to_owned()).collect(),
+                        abilities: abilities.to_vec(),
                         days: Some(TOKEN_DAYS),
                     };
-                    let all = ["read", "write", "admin"];
-                    let api_token = tokens::create(tx, new(TokenKind::Api, &all)).await?;
+                    let api = new(TokenKind::Api, &Ability::ALL);
+                    let api_token = tokens::create(tx, api).await?;
                     let daemon_token = tokens::create(tx, new(TokenKind::Daemon, &[])).await?;
                     Ok(Initialised { workspace: slug, api_token, daemon_token })
                 })
@@ -138,7 +138,7 @@ impl Admin {
                         user_id,
                         kind: TokenKind::Api,
                         name: "first start".to_owned(),
-                        abilities: ["read", "write", "admin"].map(str::to_owned).to_vec(),
+                        abilities: Ability::ALL.to_vec(),
                         days: Some(TOKEN_DAYS),
                     };
                     let token = tokens::create(tx, new).await?;

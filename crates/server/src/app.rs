@@ -15,7 +15,8 @@ use crate::store::sql::SqlStore;
 use crate::store::{LeaseStore as _, Runtime, Seen, StoreError};
 use crate::sweeper::Presence;
 
-/// Machines that are remembered; when there are more all are forgotten and looked up again.
+/// Machines that are remembered; when there are more those are forgotten whose signs of life are written down,
+/// and all of them when that does not halve their number: what was heard of them in the last seconds is lost then.
 const MACHINES_MAX: usize = 200_000;
 /// How long a machine is remembered: a hint that its runtimes changed may be lost.
 const REMEMBERED_MAX: Duration = Duration::from_secs(30);
@@ -97,6 +98,9 @@ impl Machines {
         self.with(|machines| {
             if machines.len() >= MACHINES_MAX {
                 machines.retain(|_, machine| machine.unwritten);
+                if machines.len() > MACHINES_MAX / 2 {
+                    machines.clear();
+                }
             }
             let written =
                 runtimes.iter().map(|runtime| runtime.last_seen).max().unwrap_or_default();

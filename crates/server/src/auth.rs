@@ -17,9 +17,8 @@ use crate::app::App;
 use crate::http::{Fault, bearer};
 use crate::secrets::hash_token;
 use crate::store::StoreError;
-use crate::store::hex;
 use crate::store::sql::SqlStore;
-use crate::store::sql::db::args;
+use crate::store::sql::people::tokens;
 
 /// Tokens that are remembered; when there are more all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 100_000;
@@ -28,6 +27,7 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long a server believes what it remembers without an answer to that. With [`ASK_EVERY`] and a request
 /// that is on its way, a revoked token stops within 5 s.
 const BELIEVED_MAX: Duration = Duration::from_secs(3);
+const _: () = assert!(ASK_EVERY.as_millis() + BELIEVED_MAX.as_millis() < 5_000);
 
 /// What a token may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,10 @@ impl TokenKind {
         }
     }
 
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        [Self::Daemon, Self::Api].into_iter().find(|it| it.word() == word)
+    }
+
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Daemon => "fdt_",
@@ -54,12 +58,42 @@ impl TokenKind {
     }
 }
 
+/// What a token must be good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ability {
+    /// Looking.
+    Read,
+    /// Changing what the team works on.
+    Write,
+    /// Tokens, members, settings.
+    Admin,
+}
+
+impl Ability {
+    /// All of them, in their order.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Admin];
+
+    /// The word in tokens.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// The ability of this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.word() == word)
+    }
+}
+
 /// Whose token it is and what it may.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) token_id: i64,
     pub(crate) kind: TokenKind,
-    pub(crate) abilities: Vec<String>,
+    pub(crate) abilities: Vec<Ability>,
     pub(crate) expires_at: Option<i64>,
     pub(crate) workspace_id: i64,
     pub(crate) workspace_slug: String,
@@ -70,8 +104,8 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    pub(crate) fn may(&self, ability: &str) -> bool {
-        self.abilities.iter().any(|own| own == ability)
+    pub(crate) fn may(&self, ability: Ability) -> bool {
+        self.abilities.contains(&ability)
     }
 
     fn is_valid(&self, kind: TokenKind, now: Timestamp) -> bool {
@@ -126,7 +160,7 @@ impl Tokens {
         let identity = match remembered {
             Some(identity) => identity,
             None => {
-                let found = look_up(store, &hash).await?;
+                let found = tokens::look_up(&mut store.reader().await?, &hash).await?;
                 match self.remember(hash, found, generation) {
                     Some(identity) => identity,
                     None => return Ok(None),
@@ -185,12 +219,7 @@ impl Tokens {
     /// Asks whether a token was revoked, and looks all of them up again if so.
     pub(crate) async fn ask(&self, store: &SqlStore) -> Result<(), StoreError> {
         let asked = Instant::now();
-        let mut conn = store.reader().await?;
-        let row = conn.row("SELECT value FROM meta WHERE name = 'tokens'", args![]).await?;
-        let number = match row {
-            Some(mut row) => Some(row.text()?),
-            None => None,
-        };
+        let number = tokens::revocations(&mut store.reader().await?).await?;
         self.with(|known| {
             if known.number != number {
                 known.generation += 1;
@@ -224,29 +253,6 @@ impl App {
         }
         Err(Fault::unauthorized())
     }
-}
-
-async fn look_up(store: &SqlStore, hash: &[u8; 32]) -> Result<Option<Identity>, StoreError> {
-    let sql = "SELECT t.id, t.kind, t.abilities, t.expires_at, t.workspace_id, w.slug, w.name, w.prefix, \
-               t.user_id, u.name FROM tokens t JOIN workspaces w ON w.id = t.workspace_id \
-               JOIN users u ON u.id = t.user_id WHERE t.hash = $1 AND t.revoked_at IS NULL";
-    let Some(mut row) = store.reader().await?.row(sql, args![hex(hash)]).await? else {
-        return Ok(None);
-    };
-    let token_id = row.int()?;
-    let kind = if row.text()? == "daemon" { TokenKind::Daemon } else { TokenKind::Api };
-    Ok(Some(Identity {
-        token_id,
-        kind,
-        abilities: row.text()?.split(',').map(str::to_owned).collect(),
-        expires_at: row.opt_int()?,
-        workspace_id: row.int()?,
-        workspace_slug: row.text()?,
-        workspace_name: row.text()?,
-        workspace_prefix: row.text()?,
-        user_id: row.int()?,
-        user_name: row.text()?,
-    }))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::app::App;
-use crate::auth::{Identity, TokenKind};
+use crate::auth::{Ability, Identity, TokenKind};
 use crate::http::{Fault, bearer, header_text, instant, limits};
 use crate::rate::{Bucket, Standing};
 use crate::store::sql::events::{Cursor, Event};
@@ -128,7 +128,7 @@ async fn open(
     identity: Arc<Identity>,
     headers: &HeaderMap,
 ) -> Result<Stream, Fault> {
-    if !identity.may("read") {
+    if !identity.may(Ability::Read) {
         let message = "This token may not read.";
         return Err(Fault::new(StatusCode::FORBIDDEN, message).code("forbidden"));
     }

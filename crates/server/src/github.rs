@@ -21,7 +21,7 @@ use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio::time::Instant;
-use url::Url;
+use url::{Host, Url};
 
 pub use api::http_client;
 
@@ -52,7 +52,10 @@ pub enum AppFault {
     #[error("the App's id is neither its number nor its client id")]
     Id,
     /// The base address is none.
-    #[error("the address of GitHub's API is not http or https")]
+    #[error(
+        "the address of GitHub's API is not https (http is for this machine itself), or it has a user, a query \
+         or a fragment"
+    )]
     Base,
     /// No client for HTTP can be made.
     #[error("no client for HTTP can be made")]
@@ -194,16 +197,9 @@ impl GitHubApp {
         if !(1..=APP_ID_BYTES_MAX).contains(&app_id.len()) || !app_id.bytes().all(letters) {
             return Err(AppFault::Id);
         }
-        let base = Url::parse(&settings.base_url).map_err(|_| AppFault::Base)?;
-        let plain =
-            base.username().is_empty() && base.password().is_none() && base.query().is_none();
-        if !matches!(base.scheme(), "http" | "https") || !base.has_host() || !plain {
-            return Err(AppFault::Base);
-        }
-        let base = base.as_str().trim_end_matches('/').to_owned();
         Ok(Self {
             http,
-            base,
+            base: base_url(&settings.base_url)?,
             app_id: app_id.to_owned(),
             key: read_key(settings.private_key.expose())?,
             installation_id: settings.installation_id,
@@ -304,6 +300,32 @@ impl GitHubApp {
     fn known_bot(&self) -> Option<Committer> {
         self.bot.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// The address of an API of GitHub, as it is kept and asked. Proofs of being the App go there, so it is https;
+/// http is for what runs on this machine.
+pub fn base_url(text: &str) -> Result<String, AppFault> {
+    let base = Url::parse(text).map_err(|_| AppFault::Base)?;
+    let local = match base.host() {
+        None => return Err(AppFault::Base),
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+    };
+    let safe = base.scheme() == "https" || (base.scheme() == "http" && local);
+    let plain = base.username().is_empty()
+        && base.password().is_none()
+        && base.query().is_none()
+        && base.fragment().is_none();
+    if !safe || !plain {
+        return Err(AppFault::Base);
+    }
+    Ok(base.as_str().trim_end_matches('/').to_owned())
+}
+
+/// Whether an App's key can be used: it is judged when it is saved, not when a run needs it.
+pub fn check_key(pem: &str) -> Result<(), AppFault> {
+    read_key(pem).map(drop)
 }
 
 fn read_key(pem: &str) -> Result<RsaKeyPair, AppFault> {

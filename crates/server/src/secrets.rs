@@ -92,6 +92,31 @@ pub enum OpenFault {
     Key,
 }
 
+/// What a value is sealed for, and whose it is: it opens as nothing else and for nobody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The environment of this agent.
+    AgentEnv(i64),
+    /// The MCP servers of this agent.
+    AgentMcp(i64),
+    /// The key of this workspace's GitHub App.
+    GithubKey(i64),
+    #[cfg(test)]
+    Other(&'static str),
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AgentEnv(id) => write!(f, "agent_env:{id}"),
+            Self::AgentMcp(id) => write!(f, "agent_mcp:{id}"),
+            Self::GithubKey(id) => write!(f, "github_key:{id}"),
+            #[cfg(test)]
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
 /// The keys of one server. All servers of one database have the same; see [`Keyring::fingerprint`].
 pub struct Keyring {
     sealing: LessSafeKey,
@@ -131,9 +156,9 @@ impl Keyring {
         Self::new(&key_file::load_or_create(file)?)
     }
 
-    /// The value in a form that may be stored. `purpose` says what it is and whose (`agent.custom_env:01k…`):
-    /// a row's sealed value does not open in another row.
-    pub fn seal(&self, purpose: &str, plain: &[u8]) -> Result<String, SealFault> {
+    /// The value in a form that may be stored. The purpose says what it is and whose: a row's sealed value does
+    /// not open in another row.
+    pub(crate) fn seal(&self, purpose: Purpose, plain: &[u8]) -> Result<String, SealFault> {
         let nonce = random::<NONCE_LEN>()?;
         let mut sealed = plain.to_vec();
         let aad = Aad::from(associated(purpose));
@@ -146,7 +171,7 @@ impl Keyring {
     }
 
     /// What was sealed for this purpose.
-    pub fn open(&self, purpose: &str, sealed: &str) -> Result<Vec<u8>, OpenFault> {
+    pub(crate) fn open(&self, purpose: Purpose, sealed: &str) -> Result<Vec<u8>, OpenFault> {
         let text = sealed.strip_prefix(SEALED_V1).ok_or(OpenFault::Format)?;
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| OpenFault::Format)?;
         let (nonce, rest) = bytes.split_first_chunk::<NONCE_LEN>().ok_or(OpenFault::Format)?;
@@ -262,8 +287,8 @@ fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
 }
 
 /// Format and purpose are authenticated with the value.
-fn associated(purpose: &str) -> Vec<u8> {
-    [SEALED_V1.as_bytes(), purpose.as_bytes()].concat()
+fn associated(purpose: Purpose) -> Vec<u8> {
+    format!("{SEALED_V1}{purpose}").into_bytes()
 }
 
 /// The 32 bytes that the text stands for.

@@ -17,11 +17,12 @@ use ammonia::{Builder, UrlRelative};
 
 pub use markdown::{html_to_markdown, markdown_to_html};
 
-/// Bytes of a description or comment. Endpoints refuse a longer one; an agent's Markdown is cut with a mark.
-pub const BODY_BYTES_MAX: usize = 128 * 1024;
-/// Bytes of HTML that are looked at, and of clean HTML: escapes and the `rel` of links make a body longer.
-/// More than that is cut, and HTML that becomes longer is given as text without tags.
-const HTML_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
+/// Bytes of a description or comment in Markdown. A command refuses a longer one; an agent's is cut with a mark.
+pub const MARKDOWN_BYTES_MAX: usize = 128 * 1024;
+/// Bytes of a description or comment in HTML, as it comes and when it is clean: escapes and the `rel` of links
+/// make it longer. Endpoints refuse a longer one; elsewhere it is cut, and what becomes longer is given as text
+/// without tags.
+pub const HTML_BYTES_MAX: usize = 2 * MARKDOWN_BYTES_MAX;
 /// Tags in HTML. What comes after as many is shown as it was written: a parser looks through all open
 /// elements at each, so that a page of nothing but `<div>` would take it minutes.
 const TAGS_MAX: usize = 8_192;
@@ -115,15 +116,31 @@ static CLEANER: LazyLock<Builder<'static>> = LazyLock::new(|| {
 /// HTML that a page may show as it stands: formatting, lists, task lists, tables, code, links and pictures,
 /// no script, no style, no foreign addresses but `http`, `https` and `mailto`. Clean HTML stays as it is.
 pub fn sanitize_html(html: &str) -> String {
-    let html = printable(cut(html, HTML_BYTES_MAX));
-    let clean = CLEANER.clean(&limit_tags(&html, TAGS_MAX)).to_string();
-    // References such as `&#1;` became characters on the way.
-    let clean = normal::limit_nesting(&printable(&clean), NESTING_MAX);
+    let clean = clean(cut(html, HTML_BYTES_MAX));
     if clean.len() <= HTML_BYTES_MAX {
         clean
     } else {
         escape(&normal::text_of(&clean), HTML_BYTES_MAX)
     }
+}
+
+/// The same for what a person sends, who is told when it is too long: `None` then, and nothing is cut.
+pub fn sanitize_whole(html: &str) -> Option<String> {
+    let fits = |html: &str| html.len() <= HTML_BYTES_MAX;
+    fits(html).then(|| clean(html)).filter(|clean| fits(clean))
+}
+
+/// Whether clean HTML shows anything.
+pub fn is_blank(clean: &str) -> bool {
+    let shows = ["<img", "<hr", "<input"].iter().any(|tag| clean.contains(tag));
+    !shows && normal::text_of(clean).trim().is_empty()
+}
+
+fn clean(html: &str) -> String {
+    let html = printable(html);
+    let clean = CLEANER.clean(&limit_tags(&html, TAGS_MAX)).to_string();
+    // References such as `&#1;` became characters on the way.
+    normal::limit_nesting(&printable(&clean), NESTING_MAX)
 }
 
 /// As much of the text as fits as HTML.

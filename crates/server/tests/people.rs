@@ -16,6 +16,9 @@ use ostler_server::machine;
 use ostler_server::people::{ENDPOINTS, FILE};
 use serde_json::{Value, json};
 
+/// Of no App: made for tests.
+const KEY: &str = include_str!("../src/github/testdata/app-pkcs8.pem");
+
 on_both! {
     async fn every_endpoint_answers_as_the_document_says(world) {
         let me = world.call("GET", "/me", None).await;
@@ -140,7 +143,7 @@ async fn runs(world: &World) {
 }
 
 async fn workspace(world: &World) {
-    let app = json!({ "app_id": "12", "private_key": "-----BEGIN RSA PRIVATE KEY-----\nx\n" });
+    let app = json!({ "app_id": "12", "private_key": KEY });
     let body = json!({ "name": "Acme", "context": "Be kind", "github_app": app });
     let changed = world.patch("/workspace", body).await;
     assert_eq!((&changed["name"], &changed["context"]), (&json!("Acme"), &json!("Be kind")));

@@ -310,7 +310,8 @@ on_both! {
 }
 
 on_both! {
-    async fn f_051_an_address_with_a_credential_is_in_no_row_and_no_answer(world) {
+    async fn f_051_an_address_with_a_credential_is_in_no_row_answer_or_log(world) {
+        common::shown::capture();
         for url in [
             "https://user:hunter2@github.com/a/b.git",
             "https://hunter2@github.com/a/b",
@@ -329,12 +330,14 @@ on_both! {
         ];
         assert_eq!((&names[0]["name"], &names[1]["name"]), (&json!("acme-app"), &json!("other-app")));
         assert_eq!(world.call("POST", "/repositories", Some(url("acme"))).await.status, 409);
+        common::shown::nowhere(&world.database, &["hunter2"], "github.com/acme/app").await;
         world.stop().await;
     }
 }
 
 on_both! {
     async fn secrets_of_agents_go_in_and_never_come_out_but_in_the_envelope(world) {
+        common::shown::capture();
         world.register("m-1", "claude_code").await;
         let secret = "s3cr3t-value";
         let body = json!({ "name": "Freya", "provider": "claude_code",
@@ -370,17 +373,43 @@ on_both! {
         let agent = &claimed.body["data"]["agent"];
         assert_eq!(agent["custom_env"], json!({ "API_KEY": secret, "NEW": "n" }));
         assert_eq!(agent["mcp_config"], json!({ "mail": { "token": secret } }));
-        let file = world.database.trim_start_matches("sqlite:").to_owned();
-        for file in [file.clone(), format!("{file}-wal")] {
-            let bytes = std::fs::read(file).unwrap_or_default();
-            assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()));
+        common::shown::nowhere(&world.database, &[secret], "Freya").await;
+        world.stop().await;
+    }
+
+    async fn a_secret_of_another_row_does_not_open_and_is_not_overwritten(world) {
+        let agent = |name: &str| json!({ "name": name, "provider": "claude_code",
+            "custom_env": { "OWNER": name }, "mcp_config": { "mail": { "owner": name } } });
+        world.post("/agents", agent("Freya")).await;
+        let odin = world.post("/agents", agent("Odin")).await;
+        let path = format!("/agents/{}", odin["id"]);
+        // Whoever can write to the database moves a secret to where it can be read.
+        let moves = "UPDATE agents SET sealed_env = (SELECT sealed_env FROM agents WHERE name = 'Freya'), \
+                     sealed_mcp = sealed_env WHERE name = 'Odin'";
+        assert_eq!(common::database::sql(&world.database, moves).await, 1);
+        let shown = world.get(&path).await;
+        assert_eq!((&shown["custom_env_keys"], &shown["mcp_servers"]), (&json!([]), &json!([])));
+        for change in [json!({ "custom_env": { "A": "b" } }), json!({ "mcp_config": { "a": {} } })] {
+            assert_eq!(world.call("PATCH", &path, Some(change)).await.status, 409);
         }
+        world.register("m-1", "claude_code").await;
+        world.issue_for("Work", odin["id"].as_i64().unwrap()).await;
+        let claimed = world.machine("tasks/claim", None, json!({ "daemon_id": "m-1" })).await;
+        assert_eq!(claimed.body["data"]["agent"]["custom_env"], json!({}));
+        // Put back it is whole.
+        let back = "UPDATE agents SET sealed_env = sealed_mcp WHERE name = 'Odin'";
+        assert_eq!(common::database::sql(&world.database, back).await, 1);
+        assert_eq!(world.get(&path).await["custom_env_keys"], json!(["OWNER"]));
         world.stop().await;
     }
 }
 
+async fn abilities(world: &World, token: &str) -> Value {
+    world.call_as(token, "GET", "/me", None).await.body["token"]["abilities"].clone()
+}
+
 on_both! {
-    async fn tokens_are_for_oneself_unless_one_administrates(world) {
+    async fn tokens_do_what_their_person_may_do_and_no_more(world) {
         let (kari, hers) = world.member("kari@example.com").await;
         // A token with the ability alone does not make her an administrator.
         let body = json!({ "name": "n", "kind": "api", "user_id": kari, "abilities": ["admin"] });
@@ -391,18 +420,23 @@ on_both! {
         let all = ["read", "write", "admin"];
         let body = json!({ "name": "n", "kind": "api", "user_id": kari, "abilities": all });
         let strong = world.post("/tokens", body).await["token"].as_str().unwrap().to_owned();
+        assert_eq!(abilities(&world, &strong).await, json!(["read", "write", "admin"]));
         world.patch(&path, json!({ "role": "member" })).await;
+        // What she may not do any more her tokens may not either.
+        assert_eq!(abilities(&world, &strong).await, json!(["read", "write"]));
         let me = world.call("GET", "/me", None).await.body["user"]["id"].clone();
-        let body = json!({ "name": "n", "kind": "daemon", "user_id": me });
-        assert_eq!(world.call_as(&strong, "POST", "/tokens", Some(body)).await.status, 403);
-        let body = json!({ "name": "n", "kind": "daemon" });
-        assert_eq!(world.call_as(&strong, "POST", "/tokens", Some(body)).await.status, 201);
-        let own = world.call_as(&strong, "GET", "/tokens", None).await.data();
-        assert!(own.as_array().unwrap().iter().all(|it| it["user"]["id"] == kari), "{own}");
+        for user in [&me, &json!(kari)] {
+            let body = json!({ "name": "n", "kind": "daemon", "user_id": user });
+            assert_eq!(world.call_as(&strong, "POST", "/tokens", Some(body)).await.status, 403);
+        }
+        let env = json!({ "name": "Hers", "provider": "codex", "custom_env": { "A": "b" } });
+        assert_eq!(world.call_as(&strong, "POST", "/agents", Some(env)).await.status, 403);
         let listed = world.get("/tokens").await;
         let ours = listed.as_array().unwrap().iter().find(|it| it["user"]["id"] == me).unwrap();
         let path = format!("/tokens/{}", ours["id"]);
-        assert_eq!(world.call_as(&strong, "DELETE", &path, None).await.status, 404);
+        for (method, path) in [("GET", "/tokens"), ("DELETE", path.as_str())] {
+            assert_eq!(world.call_as(&strong, method, path, None).await.status, 403);
+        }
         let body = json!({ "role": "admin" });
         let own = format!("/members/{kari}");
         assert_eq!(world.call_as(&strong, "PATCH", &own, Some(body)).await.status, 403);
@@ -462,6 +496,94 @@ on_both! {
             text.contains("\"output_tokens\":21") && text.contains("\"input_tokens\":null"),
             "{text}"
         );
+        world.stop().await;
+    }
+}
+
+/// Of no App: made for tests.
+const KEY: &str = include_str!("../src/github/testdata/app-pkcs8.pem");
+
+on_both! {
+    async fn a_github_apps_key_stays_with_the_app_and_the_address_that_it_was_given_for(world) {
+        let set = async |app: Value| {
+            let body = json!({ "name": "Acme", "github_app": app });
+            world.call("PATCH", "/workspace", Some(body)).await
+        };
+        for (field, bad) in [
+            ("private_key", json!({ "app_id": "7" })),
+            ("private_key", json!({ "app_id": "7", "private_key": "-----BEGIN PRIVATE KEY-----\nx\n" })),
+            ("base_url", json!({ "app_id": "7", "private_key": KEY, "base_url": "http://ghe.example" })),
+            ("base_url", json!({ "app_id": "7", "private_key": KEY, "base_url": "https://u:p@ghe.example" })),
+            ("instalation_id", json!({ "app_id": "7", "private_key": KEY, "instalation_id": "1" })),
+        ] {
+            let reply = set(bad).await;
+            assert_eq!(reply.status, 422, "{field}: {}", reply.body);
+            let faults = &reply.body["errors"][format!("github_app.{field}")];
+            assert!(faults.is_array(), "{field}: {}", reply.body);
+        }
+        let ours = "https://ghe.example/api/v3";
+        let given = json!({ "app_id": "7", "private_key": KEY, "base_url": ours });
+        assert_eq!(set(given).await.status, 200);
+        for thief in [
+            json!({ "app_id": "7", "base_url": "https://thief.example" }),
+            json!({ "app_id": "7" }),
+            json!({ "app_id": "8", "base_url": ours }),
+        ] {
+            let reply = set(thief).await;
+            assert!(reply.body["errors"]["github_app.private_key"].is_array(), "{}", reply.body);
+            let kept = world.get("/workspace").await["github_app"].clone();
+            assert_eq!((&kept["base_url"], &kept["app_id"]), (&json!(ours), &json!("7")));
+        }
+        // The rest changes without it, and with it everything does.
+        let same = json!({ "app_id": "7", "base_url": format!("{ours}/"), "installation_id": "42" });
+        assert_eq!(set(same).await.data()["github_app"]["installation_id"], "42");
+        let moved = json!({ "app_id": "8", "private_key": KEY });
+        assert_eq!(set(moved).await.data()["github_app"]["base_url"], "https://api.github.com");
+        world.stop().await;
+    }
+
+    async fn what_is_misspelled_is_refused_with_what_may_have_been_meant(world) {
+        world.post("/issues", json!({ "title": "One" })).await;
+        let reply = world.call("GET", "/issues?asignee=me&per_page=2", None).await;
+        assert_eq!(reply.status, 422, "{}", reply.body);
+        let fault = reply.body["errors"]["asignee"][0].as_str().unwrap();
+        assert!(fault.contains("did you mean assignee?"), "{fault}");
+        assert_eq!(world.call("POST", "/issues?title=x", Some(json!({ "title": "T" }))).await.status, 422);
+        let files = json!([{ "path": "a.md", "content": "x" }, { "path": "b.md", "contents": "x", "content": "" }]);
+        let skill = json!({ "name": "s", "content": "c", "files": files });
+        let reply = world.call("POST", "/skills", Some(skill)).await;
+        let fault = reply.body["errors"]["files.1.contents"][0].as_str().unwrap();
+        assert!(fault.contains("did you mean content?"), "{fault}");
+        let reply = world.call("POST", "/projects", Some(json!({ "name": "P", "zzzzzz": 1 }))).await;
+        assert_eq!(reply.body["errors"]["zzzzzz"], json!(["is not a field of this request"]));
+        world.stop().await;
+    }
+
+    async fn nothing_that_a_person_writes_is_cut_or_lost_silently(world) {
+        let issue = world.post("/issues", json!({ "title": "One" })).await["id"].clone();
+        let (issue, comments) = (
+            format!("/issues/{}", issue.as_str().unwrap()),
+            format!("/issues/{}/comments", issue.as_str().unwrap()),
+        );
+        let fits = "é".repeat(128 * 1024);
+        let said = world.post(&comments, json!({ "body": fits })).await;
+        assert_eq!(said["body"], json!(fits));
+        let changed = world.patch(&issue, json!({ "description": fits })).await;
+        assert_eq!(changed["description"], json!(fits));
+        // One byte more, four times as many bytes as characters, and what becomes longer when it is clean.
+        let links = "<a href=\"https://a.example\">x</a>".repeat(6_000);
+        for long in [format!("{fits}x"), "\u{1F600}".repeat(200_000), links] {
+            let reply = world.call("POST", &comments, Some(json!({ "body": long }))).await;
+            assert!(reply.body["errors"]["body"].is_array(), "{}", reply.body);
+            let reply = world.call("PATCH", &issue, Some(json!({ "description": long }))).await;
+            assert!(reply.body["errors"]["description"].is_array(), "{}", reply.body);
+        }
+        for blank in ["<script>alert(1)</script>", "<p> </p>", " \n", "<!-- x -->"] {
+            let reply = world.call("POST", &comments, Some(json!({ "body": blank }))).await;
+            assert_eq!(reply.status, 422, "{blank}: {}", reply.body);
+        }
+        world.post(&comments, json!({ "body": "<img src=\"https://a.example/x.png\">" })).await;
+        assert_eq!(world.get(&comments).await.as_array().unwrap().len(), 2);
         world.stop().await;
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use camino::Utf8Path;
-use ostler_server::text::{html_to_markdown, markdown_to_html};
+use ostler_server::text::{MARKDOWN_BYTES_MAX, html_to_markdown, markdown_to_html};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
@@ -22,8 +22,6 @@ const COMMENTS_MAX: usize = 1_000;
 const DELIVERIES_MAX: usize = 1_000;
 /// Agents and members that are looked through for a name.
 const NAMES_MAX: usize = 10_000;
-/// The longest text that is read from a file.
-const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 const LIST: &[Column] = &[
     ("ISSUE", "/id"),
@@ -51,18 +49,28 @@ pub(crate) fn perform(context: &Context, command: IssueCommand) -> Result<ExitCo
     })
 }
 
+/// The HTML of a text that is sent whole or not at all.
+fn html(markdown: &str) -> Result<String, Failure> {
+    if markdown.len() > MARKDOWN_BYTES_MAX {
+        let message = format!("the text has more than {MARKDOWN_BYTES_MAX} bytes");
+        return Err(Failure::new(Code::Usage, message)
+            .hint("shorten it, or attach it to a comment as a file"));
+    }
+    Ok(markdown_to_html(markdown))
+}
+
 async fn create(context: &Context, create: CreateArgs) -> Result<ExitCode, Failure> {
     let CreateArgs { title, description, description_file, criteria, priority, assign, client } =
         create;
     let fleet = Fleet::of(context, &client)?;
     let description = match description_file {
-        Some(file) => Some(text_file::read(&file, TEXT_BYTES_MAX)?),
+        Some(file) => Some(text_file::read(&file, MARKDOWN_BYTES_MAX as u64)?),
         None => description,
     };
     let mut body = Map::new();
     body.insert("title".to_owned(), title.into());
     if let Some(text) = description {
-        body.insert("description".to_owned(), markdown_to_html(&text).into());
+        body.insert("description".to_owned(), html(&text)?.into());
     }
     if !criteria.is_empty() {
         body.insert("acceptance_criteria".to_owned(), criteria.into());
@@ -193,11 +201,11 @@ async fn comment(
 ) -> Result<ExitCode, Failure> {
     let fleet = Fleet::of(context, client)?;
     let said = if said == "-" {
-        text_file::read(Utf8Path::new("-"), TEXT_BYTES_MAX)?
+        text_file::read(Utf8Path::new("-"), MARKDOWN_BYTES_MAX as u64)?
     } else {
         said.to_owned()
     };
-    let body = json!({ "body": markdown_to_html(&said) });
+    let body = json!({ "body": html(&said)? });
     let made = fleet.call(Method::POST, &["issues", issue, "comments"], Some(&body)).await?;
     if client.json.json {
         output::json_pretty(&made)?;

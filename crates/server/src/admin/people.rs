@@ -8,7 +8,7 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
 use super::Admin;
-use crate::auth::{Identity, TokenKind};
+use crate::auth::{Ability, Identity, TokenKind};
 use crate::http::Fault;
 use crate::people;
 use crate::store::StoreError;
@@ -175,7 +175,7 @@ impl Admin {
             Ok::<_, sqlx::Error>(Identity {
                 token_id: 0,
                 kind: TokenKind::Api,
-                abilities: ["read", "write", "admin"].map(str::to_owned).to_vec(),
+                abilities: Ability::ALL.to_vec(),
                 expires_at: None,
                 workspace_id,
                 workspace_slug: row.text()?,

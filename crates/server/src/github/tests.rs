@@ -396,11 +396,28 @@ fn what_is_no_app_is_refused_and_nothing_of_the_key_is_shown() {
         let odd = GitHubApp::new(&settings, http.clone());
         assert!(matches!(odd, Err(AppFault::Id)), "{id:?}");
     }
-    for base in
-        ["", "x", "ftp://a.example", "https://u:p@a.example", "https://a.example?x", "file:///etc"]
-    {
+    for base in [
+        "",
+        "x",
+        "ftp://a.example",
+        "https://u:p@a.example",
+        "https://a.example?x",
+        "file:///etc",
+        "http://a.example",
+        "http://10.0.0.1",
+        "http://localhost.a.example",
+        "https://a.example#x",
+    ] {
         let odd = GitHubApp::new(&settings(base), http.clone());
         assert!(matches!(odd, Err(AppFault::Base)), "{base}");
+    }
+    for (good, kept) in [
+        ("https://ghe.example/api/v3/", "https://ghe.example/api/v3"),
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("http://[::1]:1", "http://[::1]:1"),
+        ("http://localhost", "http://localhost"),
+    ] {
+        assert_eq!(base_url(good).unwrap(), kept);
     }
 }
 

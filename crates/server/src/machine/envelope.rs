@@ -11,6 +11,7 @@ use super::lend;
 use crate::app::App;
 use crate::harness::{self, HarnessFacts};
 use crate::http::instant;
+use crate::secrets::Purpose;
 use crate::store::{ACTOR_PROVIDER, AgentFacts, Claimed, Facts, SkillFacts};
 use crate::text;
 use crate::thread::{self, ThreadBounds};
@@ -55,13 +56,13 @@ fn command(provider: &str) -> &str {
     }
 }
 
-fn opened(app: &App, sealed: Option<&str>, purpose: &str) -> Map<String, Value> {
+fn opened(app: &App, sealed: Option<&str>, purpose: Purpose) -> Map<String, Value> {
     let Some(sealed) = sealed else { return Map::new() };
     let opened = app.store.shared().keyring.open(purpose, sealed).ok();
     let object = opened.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     if object.is_none() {
         tracing::error!(
-            purpose,
+            %purpose,
             "a sealed value of an agent cannot be opened; the run goes without"
         );
     }
@@ -76,9 +77,9 @@ fn agent(app: &App, facts: &AgentFacts) -> Agent {
         command: command(&facts.provider).to_owned(),
         model: facts.model.clone(),
         instructions: facts.instructions.clone(),
-        custom_env: opened(app, facts.sealed_env.as_deref(), "agent_env"),
+        custom_env: opened(app, facts.sealed_env.as_deref(), Purpose::AgentEnv(facts.id)),
         custom_args: serde_json::from_str(&facts.custom_args).unwrap_or_default(),
-        mcp_config: opened(app, facts.sealed_mcp.as_deref(), "agent_mcp"),
+        mcp_config: opened(app, facts.sealed_mcp.as_deref(), Purpose::AgentMcp(facts.id)),
         external_id: facts.external_id.clone(),
     }
 }

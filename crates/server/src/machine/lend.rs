@@ -11,12 +11,14 @@ use serde_json::{Map, Value};
 use crate::app::App;
 use crate::github::{self, AppFault, AppSettings, GitHubApp};
 use crate::repository::Repository;
-use crate::secrets::Secret;
-use crate::store::sql::people::workspaces::KEY_PURPOSE;
+use crate::secrets::{Purpose, Secret};
 use crate::store::{Facts, GithubFacts};
 
 /// The names the token is lent under. One that the agent's own environment sets is left to it.
 const TOKEN_NAMES: [&str; 2] = ["GH_TOKEN", "GITHUB_TOKEN"];
+
+/// Apps that are kept; when there are more all are made anew, and GitHub is asked again who their bots are.
+const APPS_MAX: usize = 1_000;
 
 /// The Apps of workspaces that lent something, kept because GitHub's answers about the bot are.
 pub(crate) struct Apps {
@@ -41,9 +43,12 @@ impl Apps {
         {
             return Some(Arc::clone(github));
         }
-        match self.make(app, facts) {
+        match self.make(app, workspace_id, facts) {
             Ok(github) => {
                 let github = Arc::new(github?);
+                if apps.len() >= APPS_MAX {
+                    apps.clear();
+                }
                 apps.insert(workspace_id, (facts.clone(), Arc::clone(&github)));
                 Some(github)
             }
@@ -54,10 +59,15 @@ impl Apps {
         }
     }
 
-    fn make(&self, app: &App, facts: &GithubFacts) -> Result<Option<GitHubApp>, AppFault> {
+    fn make(
+        &self,
+        app: &App,
+        workspace_id: i64,
+        facts: &GithubFacts,
+    ) -> Result<Option<GitHubApp>, AppFault> {
         let Some(http) = self.http.clone() else { return Ok(None) };
         let keyring = &app.store.shared().keyring;
-        let key = keyring.open(KEY_PURPOSE, &facts.sealed_key).ok();
+        let key = keyring.open(Purpose::GithubKey(workspace_id), &facts.sealed_key).ok();
         let Some(key) = key.and_then(|key| String::from_utf8(key).ok()) else {
             tracing::error!("the key of a workspace's GitHub App cannot be opened");
             return Ok(None);

@@ -5,6 +5,7 @@ use ostler_proto::lease::Fields;
 
 use super::call::{Call, created, data};
 use super::form;
+use crate::auth::Ability;
 use crate::http::{Fault, no_content};
 use crate::store::sql::people::agents::{self, Agent, AgentChange, CONCURRENCY_MAX, NewAgent};
 use crate::text;
@@ -70,7 +71,7 @@ fn change(fields: &mut Fields<'_>) -> AgentChange {
 
 fn check_secrets(call: &Call, change: &AgentChange) -> Result<(), Fault> {
     if change.custom_env.is_some() || change.mcp_config.is_some() {
-        call.needs("admin", "Setting an agent's environment or MCP servers")?;
+        call.needs(Ability::Admin, "Setting an agent's environment or MCP servers")?;
     }
     Ok(())
 }

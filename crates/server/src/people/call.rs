@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::app::App;
-use crate::auth::Identity;
+use crate::auth::{Ability, Identity};
 use crate::http::{Fault, header_text, json};
 use crate::observe::Scheme;
 use crate::store::StoreError;
@@ -146,10 +146,11 @@ impl Call {
     }
 
     /// The token has a further ability.
-    pub(super) fn needs(&self, ability: &str, what: &str) -> Result<(), Fault> {
+    pub(super) fn needs(&self, ability: Ability, what: &str) -> Result<(), Fault> {
         if self.identity.may(ability) {
             return Ok(());
         }
+        let ability = ability.word();
         Err(super::forbidden(format!("{what} needs a token with the ability `{ability}`.")))
     }
 

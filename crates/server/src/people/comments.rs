@@ -3,13 +3,11 @@
 use axum::response::Response;
 
 use super::call::{Call, created};
-use super::forbidden;
+use super::{forbidden, form};
+use crate::auth::Ability;
 use crate::http::{Fault, no_content};
 use crate::store::sql::people::comments::{self, Comment};
 use crate::text;
-
-/// Characters of a comment.
-const BODY_CHARS_MAX: usize = 200_000;
 
 async fn one(call: &Call, issue: i64, id: i64) -> Result<Comment, Fault> {
     Ok(comments::show(&mut call.reader().await?, call.workspace(), issue, id).await?)
@@ -26,9 +24,12 @@ pub(super) async fn list(call: Call) -> Result<Response, Fault> {
 pub(super) async fn create(call: Call) -> Result<Response, Fault> {
     let issue = call.issue()?;
     let mut fields = call.fields();
-    let body = fields.text("body", BODY_CHARS_MAX);
+    let sent = fields.text("body", text::HTML_BYTES_MAX);
+    let body = form::html(&mut fields, "body", &sent);
     fields.done(())?;
-    let body = text::sanitize_html(&body);
+    if text::is_blank(&body) {
+        return Err(Fault::field("body", "shows nothing once it is clean"));
+    }
     let (workspace_id, user_id) = (call.workspace(), call.identity.user_id);
     let id = call.write(move |tx| {
         Box::pin(async move { comments::create(tx, workspace_id, issue, user_id, &body).await })
@@ -44,7 +45,7 @@ pub(super) async fn check_own(call: &Call, issue: i64, id: i64, agents: bool) ->
         .author
         .as_ref()
         .is_some_and(|author| author.kind == "user" && author.id == call.identity.user_id);
-    if own || (agents && comment.is_agent) || call.identity.may("admin") {
+    if own || (agents && comment.is_agent) || call.identity.may(Ability::Admin) {
         return Ok(());
     }
     let message = "This is somebody else's comment: a token with the ability `admin` is needed.";

@@ -46,6 +46,24 @@ pub(super) fn opt_long(fields: &mut Fields<'_>, name: &str, chars_max: usize) ->
     })
 }
 
+/// A longer text in HTML, made clean; null empties it.
+pub(super) fn opt_html(fields: &mut Fields<'_>, name: &str) -> Option<String> {
+    fields.has(name).then(|| {
+        let sent = fields.opt_text(name, text::HTML_BYTES_MAX).unwrap_or_default();
+        html(fields, name, &sent)
+    })
+}
+
+/// What was sent as HTML, made clean.
+pub(super) fn html(fields: &mut Fields<'_>, name: &str, sent: &str) -> String {
+    text::sanitize_whole(sent).unwrap_or_else(|| {
+        let bytes_max = text::HTML_BYTES_MAX;
+        let fault = format!("must be at most {bytes_max} bytes of HTML, also when it is clean");
+        fields.fault(name, fault);
+        String::new()
+    })
+}
+
 /// A line that may be taken away with null.
 pub(super) fn nullable_line(
     fields: &mut Fields<'_>,

@@ -14,8 +14,6 @@ use crate::text;
 
 /// Characters of a title.
 const TITLE_CHARS_MAX: usize = 500;
-/// Characters of a description.
-const DESCRIPTION_CHARS_MAX: usize = 200_000;
 /// Acceptance criteria of one issue.
 const CRITERIA_MAX: usize = 100;
 /// Characters of one of them.
@@ -78,7 +76,6 @@ fn assignee(fields: &mut Fields<'_>) -> Option<Assignee> {
 
 /// Reads everything but the title, which is required only at first.
 fn change(fields: &mut Fields<'_>) -> IssueChange {
-    let description = form::opt_long(fields, "description", DESCRIPTION_CHARS_MAX);
     let criteria = fields.has("acceptance_criteria").then(|| {
         let sent = fields.opt_texts("acceptance_criteria", CRITERIA_MAX, CRITERION_CHARS_MAX);
         let lines = sent.unwrap_or_default().into_iter();
@@ -86,7 +83,7 @@ fn change(fields: &mut Fields<'_>) -> IssueChange {
     });
     IssueChange {
         title: None,
-        description: description.as_deref().map(text::sanitize_html),
+        description: form::opt_html(fields, "description"),
         acceptance_criteria: criteria.map(Iterator::collect),
         status: form::opt_choice(fields, "status", &STATUSES),
         priority: form::opt_priority(fields),

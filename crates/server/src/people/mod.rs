@@ -32,16 +32,18 @@ use axum::extract::{ConnectInfo, RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, any, get};
-use ostler_proto::lease::BODY_BYTES_MAX;
+use ostler_core::suggest;
+use ostler_proto::lease::{BODY_BYTES_MAX, Faults};
 use serde_json::Value;
 
 use crate::app::App;
+pub use crate::auth::Ability;
 use crate::auth::{Identity, TokenKind};
 use crate::http::{Fault, limits, read_json};
 use crate::observe::Scheme;
 use crate::rate::Bucket;
 use call::{Call, Sent};
-pub use table::{Ability, Answer, ENDPOINTS, Endpoint, FILE, Shape};
+pub use table::{Answer, ENDPOINTS, Endpoint, FILE, Shape};
 
 /// The router of these endpoints, and of the document that describes them.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -161,11 +163,12 @@ async fn run(
     parts: axum::http::request::Parts,
     body: Body,
 ) -> Result<Response, Fault> {
-    let ability = endpoint.ability.word();
-    if !identity.may(ability) {
+    if !identity.may(endpoint.ability) {
+        let ability = endpoint.ability.word();
         return Err(forbidden(format!("This needs a token with the ability `{ability}`.")));
     }
     let params = params.ok_or_else(Fault::not_found)?;
+    known_parameters(endpoint, parts.uri.query().unwrap_or_default())?;
     let sent = match endpoint.body {
         None => Sent::Nothing,
         Some(table::FILE) => Sent::Raw(Mutex::new(body)),
@@ -182,14 +185,29 @@ async fn run(
 
 /// Refuses fields that a closed schema does not name.
 fn known_fields(schema: &str, value: &Value) -> Result<(), Fault> {
-    let Some(known) = openapi::closed_fields(schema) else { return Ok(()) };
-    let mut faults = ostler_proto::lease::Faults::default();
-    for name in value.as_object().into_iter().flat_map(|object| object.keys()) {
-        if !known.iter().any(|known| known == name) {
-            // The name is the sender's: it is cut and shown as data only.
-            let name: String = name.chars().filter(|it| !it.is_control()).take(64).collect();
-            faults.add(name, "is not a field of this request");
-        }
+    let mut faults = Faults::default();
+    for (name, meant) in openapi::unknown_fields(schema, value) {
+        faults.add(name, unknown("field", meant));
     }
     if faults.is_empty() { Ok(()) } else { Err(faults.into()) }
+}
+
+/// Refuses parameters that the endpoint does not have: one that is misspelled would be a filter that is not there.
+fn known_parameters(endpoint: &Endpoint, query: &str) -> Result<(), Fault> {
+    let mut faults = Faults::default();
+    let sent = url::form_urlencoded::parse(query.as_bytes());
+    let strange = sent.filter(|(name, _)| !endpoint.query.contains(&name.as_ref()));
+    for (name, _) in strange.take(openapi::UNKNOWN_MAX) {
+        let meant = suggest::nearest(&name, endpoint.query.iter().copied());
+        faults.add(openapi::shown(&name), unknown("parameter", meant));
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.into()) }
+}
+
+fn unknown(what: &str, meant: Option<&str>) -> String {
+    let fault = format!("is not a {what} of this request");
+    match meant {
+        Some(meant) => format!("{fault}; did you mean {meant}?"),
+        None => fault,
+    }
 }

@@ -1,16 +1,22 @@
 //! `GET /openapi.json`: both tables of endpoints and the schemas of `schemas.json`, as OpenAPI 3.1.
 //!
 //! Nothing is said here twice: paths, abilities and answers come from the tables that the routers are built
-//! from, and what a body may hold is judged by the same schemas (see [`closed_fields`]).
+//! from, and what a body may hold is judged by the same schemas (see [`unknown_fields`]).
 
 use std::sync::LazyLock;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use ostler_core::suggest;
 use serde_json::{Map, Value, json};
 
 use super::table::{ENDPOINTS, Endpoint, FILE, Shape};
 use crate::machine::{self, Action};
+
+/// Unknown fields or parameters that one refusal names.
+pub(super) const UNKNOWN_MAX: usize = 20;
+/// Characters of such a name.
+const NAME_CHARS_MAX: usize = 64;
 
 static SCHEMAS: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("schemas.json")).unwrap_or(Value::Null));
@@ -22,13 +28,50 @@ pub(super) fn answer() -> Response {
     crate::http::json(StatusCode::OK, &*DOCUMENT)
 }
 
-/// The fields of a schema that allows no others.
-pub(super) fn closed_fields(schema: &str) -> Option<Vec<&'static str>> {
-    let schema = SCHEMAS.get("schemas")?.get(schema)?;
-    if schema.get("additionalProperties")? != &Value::Bool(false) {
-        return None;
+/// A name that the sender made up: cut, and shown as data only.
+pub(super) fn shown(name: &str) -> String {
+    name.chars().filter(|it| !it.is_control()).take(NAME_CHARS_MAX).collect()
+}
+
+/// The fields of a body that a closed schema does not name, at any depth: where each is, as faults name it, and
+/// the name that may have been meant.
+pub(super) fn unknown_fields(schema: &str, value: &Value) -> Vec<(String, Option<&'static str>)> {
+    let mut found = Vec::new();
+    if let Some(schema) = SCHEMAS.get("schemas").and_then(|schemas| schemas.get(schema)) {
+        strangers(schema, value, "", &mut found);
     }
-    Some(schema.get("properties")?.as_object()?.keys().map(String::as_str).collect())
+    found
+}
+
+fn strangers(
+    schema: &'static Value,
+    value: &Value,
+    place: &str,
+    found: &mut Vec<(String, Option<&'static str>)>,
+) {
+    let at =
+        |name: &str| if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
+    if let (Some(items), Some(entries)) = (schema.get("items"), value.as_array()) {
+        for (number, entry) in entries.iter().enumerate() {
+            strangers(items, entry, &at(&number.to_string()), found);
+        }
+    }
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let (Some(properties), Some(object)) = (properties, value.as_object()) else { return };
+    let closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
+    for (name, value) in object {
+        if found.len() >= UNKNOWN_MAX {
+            return;
+        }
+        match properties.get(name) {
+            Some(schema) => strangers(schema, value, &at(name), found),
+            None if closed => {
+                let meant = suggest::nearest(name, properties.keys().map(String::as_str));
+                found.push((at(&shown(name)), meant));
+            }
+            None => {}
+        }
+    }
 }
 
 /// Refusals that every endpoint may give, and what they mean.

@@ -8,29 +8,8 @@ use super::{
     agents, attachments, comments, issues, members, projects, runtimes, skills, tasks, time,
     tokens, usage, workspace,
 };
+use crate::auth::Ability;
 use crate::http::Fault;
-
-/// What a token must be good for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ability {
-    /// Looking.
-    Read,
-    /// Changing what the team works on.
-    Write,
-    /// Tokens, members, settings.
-    Admin,
-}
-
-impl Ability {
-    /// The word in tokens.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Admin => "admin",
-        }
-    }
-}
 
 /// What surrounds what is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

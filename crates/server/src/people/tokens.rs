@@ -1,11 +1,13 @@
-//! Tokens: made and shown once, listed, revoked. Who does not administrate the workspace has its own only.
+//! Tokens: made and shown once, listed, revoked. The ability `admin` is needed, which only administrators have.
 
 use axum::response::Response;
+use ostler_proto::lease::Fields;
 use serde::Serialize;
 
 use super::call::{Call, created};
-use super::{forbidden, form};
-use crate::auth::TokenKind;
+use super::form;
+use super::members::check_admin;
+use crate::auth::{Ability, TokenKind};
 use crate::http::{Fault, no_content};
 use crate::store::sql::people::members;
 use crate::store::sql::people::tokens::{self, NewToken, Token};
@@ -14,8 +16,6 @@ use crate::store::sql::people::tokens::{self, NewToken, Token};
 const NAME_CHARS_MAX: usize = 128;
 /// Days that a token may live.
 const DAYS_MAX: i64 = 3_650;
-/// What a token may be good for.
-const ABILITIES: [&str; 3] = ["read", "write", "admin"];
 
 /// A new token: the only time that its text is shown.
 #[derive(Serialize)]
@@ -25,16 +25,10 @@ struct Made {
     listed: Token,
 }
 
-async fn is_admin(call: &Call, user_id: i64) -> Result<bool, Fault> {
-    Ok(members::is_admin(&mut call.reader().await?, call.workspace(), user_id).await?)
-}
-
 /// `GET /tokens`
 pub(super) async fn list(call: Call) -> Result<Response, Fault> {
     let page = call.page()?;
-    let own = call.identity.user_id;
-    let only = (!is_admin(&call, own).await?).then_some(own);
-    let found = tokens::list(&mut call.reader().await?, call.workspace(), only, page).await?;
+    let found = tokens::list(&mut call.reader().await?, call.workspace(), page).await?;
     Ok(call.list(page, found))
 }
 
@@ -48,26 +42,10 @@ pub(super) async fn create(call: Call) -> Result<Response, Fault> {
     }
     let days = fields.opt_int("days", 1..=DAYS_MAX).and_then(|days| u32::try_from(days).ok());
     let user_id = fields.opt_int("user_id", 1..=i64::MAX).unwrap_or(call.identity.user_id);
-    let abilities = fields.opt_texts("abilities", ABILITIES.len(), 16);
-    let kind = if kind.as_deref() == Some("daemon") { TokenKind::Daemon } else { TokenKind::Api };
-    match &abilities {
-        Some(_) if kind == TokenKind::Daemon => {
-            fields.fault("abilities", "are of tokens of the kind api only");
-        }
-        Some(words)
-            if words.is_empty() || !words.iter().all(|it| ABILITIES.contains(&it.as_str())) =>
-        {
-            fields.fault("abilities", format!("must be some of {}", ABILITIES.join(", ")));
-        }
-        _ => {}
-    }
+    let kind = kind.and_then(|word| TokenKind::from_word(&word)).unwrap_or(TokenKind::Api);
+    let abilities = abilities(&mut fields, kind);
     fields.done(())?;
-    let mut abilities = match kind {
-        TokenKind::Daemon => Vec::new(),
-        TokenKind::Api => abilities.unwrap_or_else(|| vec!["read".to_owned(), "write".to_owned()]),
-    };
-    abilities.sort_by_key(|word| ABILITIES.iter().position(|known| known == word));
-    abilities.dedup();
+    check_admin(&call).await?;
     check_user(&call, user_id, &abilities).await?;
     let workspace_id = call.workspace();
     let new = NewToken { workspace_id, user_id, kind, name, abilities, days };
@@ -76,17 +54,36 @@ pub(super) async fn create(call: Call) -> Result<Response, Fault> {
     Ok(created(&Made { token, listed }))
 }
 
-/// Whoever does not administrate the workspace makes tokens for itself, and nobody gets more than it may.
-async fn check_user(call: &Call, user_id: i64, abilities: &[String]) -> Result<(), Fault> {
-    let own = call.identity.user_id;
-    if user_id != own && !is_admin(call, own).await? {
-        return Err(forbidden("Only an administrator of the workspace makes tokens for others."));
+/// What the token is to be good for; of a token for machines nothing.
+fn abilities(fields: &mut Fields<'_>, kind: TokenKind) -> Vec<Ability> {
+    let sent = fields.opt_texts("abilities", Ability::ALL.len(), 16);
+    let Some(words) = sent else {
+        return match kind {
+            TokenKind::Daemon => Vec::new(),
+            TokenKind::Api => vec![Ability::Read, Ability::Write],
+        };
+    };
+    if kind == TokenKind::Daemon {
+        fields.fault("abilities", "are of tokens of the kind api only");
     }
+    let known: Option<Vec<_>> = words.iter().map(|word| Ability::from_word(word)).collect();
+    let mut abilities = known.unwrap_or_default();
+    if abilities.is_empty() {
+        let all = Ability::ALL.map(Ability::word).join(", ");
+        fields.fault("abilities", format!("must be some of {all}"));
+    }
+    abilities.sort_unstable();
+    abilities.dedup();
+    abilities
+}
+
+/// Nobody gets more than it may.
+async fn check_user(call: &Call, user_id: i64, abilities: &[Ability]) -> Result<(), Fault> {
     let member = members::show(&mut call.reader().await?, call.workspace(), user_id).await;
     let Ok(member) = member else {
         return Err(Fault::field("user_id", "is no member of this workspace"));
     };
-    if member.role != "admin" && abilities.iter().any(|it| it == "admin") {
+    if member.role != "admin" && abilities.contains(&Ability::Admin) {
         return Err(Fault::field("abilities", "admin is for administrators of the workspace only"));
     }
     Ok(())
@@ -95,11 +92,7 @@ async fn check_user(call: &Call, user_id: i64, abilities: &[String]) -> Result<(
 /// `DELETE /tokens/{token}`
 pub(super) async fn revoke(call: Call) -> Result<Response, Fault> {
     let (workspace_id, id) = (call.workspace(), call.id("token")?);
-    let token = tokens::show(&mut call.reader().await?, workspace_id, id).await?;
-    let own = call.identity.user_id;
-    if token.user.id != own && !is_admin(&call, own).await? {
-        return Err(Fault::not_found());
-    }
+    check_admin(&call).await?;
     call.write(move |tx| Box::pin(tokens::revoke(tx, workspace_id, id))).await?;
     Ok(no_content())
 }

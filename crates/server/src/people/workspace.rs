@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::call::{Call, created, data};
 use super::form;
+use crate::github;
 use crate::http::{Fault, json, no_content};
 use crate::repository::{Repository, URL_BYTES_MAX};
 use crate::secrets::Secret;
@@ -22,8 +23,6 @@ const CONTEXT_CHARS_MAX: usize = 50_000;
 const GITHUB_ID_CHARS_MAX: usize = 64;
 /// Characters of a private key.
 const KEY_CHARS_MAX: usize = 16_384;
-/// Where GitHub's own API is.
-const GITHUB_URL: &str = "https://api.github.com";
 
 /// `GET /me`, without an envelope.
 pub(super) async fn me(call: Call) -> Result<Response, Fault> {
@@ -31,7 +30,7 @@ pub(super) async fn me(call: Call) -> Result<Response, Fault> {
     let body = json!({
         "user": { "id": identity.user_id, "name": identity.user_name },
         "workspace": { "name": identity.workspace_name, "slug": identity.workspace_slug },
-        "token": { "abilities": identity.abilities },
+        "token": { "abilities": identity.abilities.iter().map(|it| it.word()).collect::<Vec<_>>() },
     });
     Ok(json(StatusCode::OK, &body))
 }
@@ -61,27 +60,17 @@ fn github_app(mut fields: Fields<'_>) -> Result<NewGithubApp, ostler_proto::leas
     let app_id = fields.word("app_id", GITHUB_ID_CHARS_MAX);
     let installation_id = fields.opt_word("installation_id", GITHUB_ID_CHARS_MAX);
     let sent = fields.opt_word("base_url", URL_BYTES_MAX);
-    let base_url = sent.unwrap_or_else(|| GITHUB_URL.to_owned());
-    if !is_plain_url(&base_url) {
-        fields
-            .fault("base_url", "must be an http or https address without user, query or fragment");
-    }
+    let base_url = github::base_url(sent.as_deref().unwrap_or(github::GITHUB_API));
+    let base_url = base_url.unwrap_or_else(|_| {
+        fields.fault("base_url", "must be an https address without user, query or fragment");
+        String::new()
+    });
     let key = fields.opt_text("private_key", KEY_CHARS_MAX);
-    if key.as_ref().is_some_and(|key| !key.contains("PRIVATE KEY-----")) {
-        fields.fault("private_key", "must be a private key in PEM");
+    if key.as_ref().is_some_and(|key| github::check_key(key).is_err()) {
+        fields.fault("private_key", "must be an RSA key in PEM, as GitHub gives it");
     }
     let private_key = key.map(Secret::new);
-    let base_url = base_url.trim_end_matches('/').to_owned();
     fields.done(NewGithubApp { app_id, installation_id, base_url, private_key })
-}
-
-fn is_plain_url(text: &str) -> bool {
-    let Ok(url) = url::Url::parse(text) else { return false };
-    matches!(url.scheme(), "http" | "https")
-        && url.username().is_empty()
-        && url.password().is_none()
-        && url.query().is_none()
-        && url.fragment().is_none()
 }
 
 /// `GET /repositories`

@@ -13,40 +13,45 @@ fn keyring(byte: u8) -> Keyring {
 
 #[test]
 fn a_sealed_value_opens_with_its_key_and_purpose_only() {
-    let sealed = keyring(1).seal("agent.custom_env:a", b"TOKEN=hunter2").unwrap();
-    assert_eq!(keyring(1).open("agent.custom_env:a", &sealed).unwrap(), b"TOKEN=hunter2");
-    assert_eq!(keyring(2).open("agent.custom_env:a", &sealed), Err(OpenFault::Key));
-    assert_eq!(keyring(1).open("agent.custom_env:b", &sealed), Err(OpenFault::Key));
+    let sealed = keyring(1).seal(Purpose::AgentEnv(1), b"TOKEN=hunter2").unwrap();
+    assert_eq!(keyring(1).open(Purpose::AgentEnv(1), &sealed).unwrap(), b"TOKEN=hunter2");
+    assert_eq!(keyring(2).open(Purpose::AgentEnv(1), &sealed), Err(OpenFault::Key));
+    for other in [Purpose::AgentEnv(2), Purpose::AgentMcp(1), Purpose::GithubKey(1)] {
+        assert_eq!(keyring(1).open(other, &sealed), Err(OpenFault::Key), "{other}");
+    }
 }
 
 #[test]
 fn an_empty_value_can_be_sealed_and_no_two_are_alike() {
     let keys = keyring(1);
-    let (one, two) = (keys.seal("p", b"").unwrap(), keys.seal("p", b"").unwrap());
+    let (one, two) = (
+        keys.seal(Purpose::Other("p"), b"").unwrap(),
+        keys.seal(Purpose::Other("p"), b"").unwrap(),
+    );
     assert_ne!(one, two);
-    assert_eq!(keys.open("p", &one).unwrap(), b"");
-    assert_eq!(keys.open("p", &two).unwrap(), b"");
+    assert_eq!(keys.open(Purpose::Other("p"), &one).unwrap(), b"");
+    assert_eq!(keys.open(Purpose::Other("p"), &two).unwrap(), b"");
 }
 
 #[test]
 fn a_changed_or_cut_value_does_not_open() {
     let keys = keyring(1);
-    let sealed = keys.seal("p", b"some text").unwrap();
+    let sealed = keys.seal(Purpose::Other("p"), b"some text").unwrap();
     for at in 0..sealed.len() {
         let mut bytes = sealed.clone().into_bytes();
         bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
         let changed = String::from_utf8(bytes).unwrap();
-        assert!(keys.open("p", &changed).is_err(), "changed at {at}");
-        assert!(keys.open("p", &sealed[..at]).is_err(), "cut at {at}");
+        assert!(keys.open(Purpose::Other("p"), &changed).is_err(), "changed at {at}");
+        assert!(keys.open(Purpose::Other("p"), &sealed[..at]).is_err(), "cut at {at}");
     }
     for odd in ["", "s1.", "s2.AAAA", "s1.é", "s1.AAAA", "plain text"] {
-        assert_eq!(keys.open("p", odd), Err(OpenFault::Format), "{odd}");
+        assert_eq!(keys.open(Purpose::Other("p"), odd), Err(OpenFault::Format), "{odd}");
     }
 }
 
 #[test]
 fn a_sealed_value_shows_nothing_of_the_plain_one() {
-    let sealed = keyring(1).seal("p", b"hunter2hunter2").unwrap();
+    let sealed = keyring(1).seal(Purpose::Other("p"), b"hunter2hunter2").unwrap();
     assert!(!sealed.contains("hunter2"));
     assert!(sealed.starts_with("s1."));
 }
@@ -55,7 +60,7 @@ fn a_sealed_value_shows_nothing_of_the_plain_one() {
 #[test]
 fn a_value_sealed_by_an_earlier_server_opens() {
     let sealed = include_str!("sealed-v1.txt").trim();
-    assert_eq!(keyring(7).open("golden", sealed).unwrap(), b"kept for years");
+    assert_eq!(keyring(7).open(Purpose::Other("golden"), sealed).unwrap(), b"kept for years");
 }
 
 #[test]

@@ -7,7 +7,9 @@ use htmd::options::{BulletListMarker, LinkStyle, Options};
 use htmd::{Element, HtmlToMarkdown};
 use pulldown_cmark::{Event, Parser};
 
-use super::{BODY_BYTES_MAX, HTML_BYTES_MAX, NESTING_MAX, cut, normal, printable, sanitize_html};
+use super::{
+    HTML_BYTES_MAX, MARKDOWN_BYTES_MAX, NESTING_MAX, cut, normal, printable, sanitize_html,
+};
 
 /// Depth of the tree that the converter, which is recursive, is given. A parser may add some to what the
 /// cleaner left; what is deeper yet becomes plain text.
@@ -59,8 +61,8 @@ pub fn html_to_markdown(html: &str) -> String {
 
 /// Markdown as clean HTML. HTML in it is shown as it was written, not obeyed: `Vec<String>` stays readable.
 pub fn markdown_to_html(markdown: &str) -> String {
-    let kept = printable(cut(markdown, BODY_BYTES_MAX));
-    let mark = if markdown.len() > BODY_BYTES_MAX { CUT_MARK } else { "" };
+    let kept = printable(cut(markdown, MARKDOWN_BYTES_MAX));
+    let mark = if markdown.len() > MARKDOWN_BYTES_MAX { CUT_MARK } else { "" };
     let options = pulldown_cmark::Options::ENABLE_TABLES
         | pulldown_cmark::Options::ENABLE_STRIKETHROUGH
         | pulldown_cmark::Options::ENABLE_TASKLISTS;

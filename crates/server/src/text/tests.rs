@@ -230,9 +230,9 @@ fn huge_input_stays_within_the_bound() {
 
 #[test]
 fn markdown_that_was_cut_says_so() {
-    let html = markdown_to_html(&"word ".repeat(BODY_BYTES_MAX));
+    let html = markdown_to_html(&"word ".repeat(MARKDOWN_BYTES_MAX));
     assert!(html.ends_with("<p>[… the rest was cut]</p>"));
-    assert!(!markdown_to_html(&"x".repeat(BODY_BYTES_MAX)).contains("cut"));
+    assert!(!markdown_to_html(&"x".repeat(MARKDOWN_BYTES_MAX)).contains("cut"));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub(crate) mod database;
 pub(crate) mod schema;
+pub(crate) mod shown;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

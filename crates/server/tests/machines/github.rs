@@ -81,6 +81,7 @@ async fn with_app(world: &World) -> Arc<GitHub> {
 
 on_both! {
     async fn f_052_f_053_f_055_f_058_with_an_app_the_claim_says_who_commits_and_lends_a_token(world) {
+        crate::shown::capture();
         let github = with_app(&world).await;
         let machine = world.registered("m-1").await;
         let freya = json!({ "name": "Freya", "provider": "claude_code", "custom_env": { "OWN": "1" } });
@@ -100,6 +101,9 @@ on_both! {
             let shown = world.get(&path).await.to_string();
             assert!(!shown.contains("ghs_lent") && !shown.contains("PRIVATE KEY"), "{path}: {shown}");
         }
+        // Nor in a row or a log; the key is sealed.
+        let part_of_key = KEY.lines().nth(1).unwrap();
+        crate::shown::nowhere(&world.database, &["ghs_lent", part_of_key], "s1.").await;
         world.stop().await;
     }
 

@@ -16,6 +16,11 @@
 #[macro_use]
 mod world;
 
+#[path = "../common/database.rs"]
+mod database;
+#[path = "../common/shown.rs"]
+mod shown;
+
 mod actors;
 mod beyond;
 mod claims;

@@ -208,6 +208,7 @@ on_both! {
     }
 
     async fn f_081_f_082_f_083_f_084_f_085_artifacts_become_deliveries_of_which_bad_ones_are_left_out(world) {
+        crate::shown::capture();
         let (machine, agent, issue, task) = running(&world).await;
         let pull = json!({ "type": "pull_request", "url": "https://github.com/acme/api/pull/482",
             "title": "Fix the redirect", "state": "open" });
@@ -228,6 +229,11 @@ on_both! {
         let text = shown.to_string();
         assert!(!text.contains("javascript") && !text.contains("pass@"), "{text}");
         assert!(text.contains("felagi/ACM-231-redirect") && text.contains("pull/482"), "{text}");
+
+        let logged = crate::shown::logged();
+        let left_out = |line: &&str| line.contains("was left out") && line.contains(&task.id);
+        assert_eq!(logged.lines().filter(left_out).count(), 7 + 12);
+        assert!(!logged.contains("user:pass"));
 
         world.assign(&issue, agent).await;
         let merged = json!({ "type": "pull_request", "url": "HTTPS://GitHub.com/Acme/API/pull/482/",

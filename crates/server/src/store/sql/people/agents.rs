@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::{At, Filter, Named, Page, Part, at, invalid, locking, opt_at, part, update};
-use crate::secrets::Keyring;
+use crate::secrets::{Keyring, Purpose};
 use crate::store::StoreError;
 use crate::store::sql::db::{Conn, Row, Value, args};
 use crate::store::sql::lane::Tx;
@@ -21,10 +21,6 @@ const SKILLS_MAX: usize = 100;
 const ENTRIES_MAX: usize = 100;
 /// Bytes of one agent's environment, and of its MCP servers, as JSON.
 const SEALED_BYTES_MAX: usize = 256 * 1024;
-/// What the environment is sealed for.
-pub(crate) const ENV_PURPOSE: &str = "agent_env";
-/// What the MCP servers are sealed for.
-pub(crate) const MCP_PURPOSE: &str = "agent_mcp";
 
 /// A new agent.
 #[derive(Debug, Clone)]
@@ -94,17 +90,21 @@ const COLUMNS: &str = "a.id, a.name, a.description, a.provider, a.model, a.instr
      + (SELECT count(*) FROM tasks p WHERE p.agent_id = a.id AND p.state = 'queued' AND p.parked = 1), \
      a.archived_at, a.created_at";
 
-/// The names in a sealed object, or none when it does not open.
-fn names(keyring: &Keyring, purpose: &str, sealed: Option<&str>) -> Vec<String> {
-    let mut names: Vec<_> =
-        opened(keyring, purpose, sealed).into_iter().map(|(name, _)| name).collect();
+/// The names in a sealed object. One that does not open is shown as empty, so that the rest of a list is seen.
+fn names(keyring: &Keyring, purpose: Purpose, sealed: Option<&str>) -> Vec<String> {
+    let opened = opened(keyring, purpose, sealed).unwrap_or_else(|| {
+        tracing::error!(%purpose, "a sealed value of an agent cannot be opened");
+        Map::new()
+    });
+    let mut names: Vec<_> = opened.into_iter().map(|(name, _)| name).collect();
     names.sort_unstable();
     names
 }
 
-fn opened(keyring: &Keyring, purpose: &str, sealed: Option<&str>) -> Map<String, Json> {
-    let bytes = sealed.and_then(|sealed| keyring.open(purpose, sealed).ok());
-    bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+/// A sealed object; `None` when it does not open.
+fn opened(keyring: &Keyring, purpose: Purpose, sealed: Option<&str>) -> Option<Map<String, Json>> {
+    let Some(sealed) = sealed else { return Some(Map::new()) };
+    serde_json::from_slice(&keyring.open(purpose, sealed).ok()?).ok()
 }
 
 fn read(row: &mut Row, keyring: &Keyring) -> Result<Agent, sqlx::Error> {
@@ -122,8 +122,8 @@ fn read(row: &mut Row, keyring: &Keyring) -> Result<Agent, sqlx::Error> {
         model,
         instructions,
         custom_args,
-        custom_env_keys: names(keyring, ENV_PURPOSE, env.as_deref()),
-        mcp_servers: names(keyring, MCP_PURPOSE, mcp.as_deref()),
+        custom_env_keys: names(keyring, Purpose::AgentEnv(id), env.as_deref()),
+        mcp_servers: names(keyring, Purpose::AgentMcp(id), mcp.as_deref()),
         runtime_id,
         external_id,
         concurrency,
@@ -173,7 +173,6 @@ pub(crate) async fn show(
 }
 
 /// The agent of this name that is not archived.
-#[allow(dead_code, reason = "for commands on the same machine")]
 pub(crate) async fn find(
     conn: &mut Conn,
     workspace_id: i64,
@@ -276,7 +275,7 @@ pub(crate) async fn change(
         archived: row.opt_int()?.is_some(),
     };
     check(tx, workspace_id, id, &before, &change).await?;
-    let sets = columns(tx, before, &change)?;
+    let sets = columns(tx, id, before, &change)?;
     let fields = update(tx, "agents", id, sets, false).await?;
     if fields.is_empty() {
         return Ok(());
@@ -324,6 +323,7 @@ async fn check(
 
 fn columns(
     tx: &Tx,
+    id: i64,
     before: Before,
     change: &AgentChange,
 ) -> Result<Vec<(&'static str, Value)>, StoreError> {
@@ -343,13 +343,18 @@ fn columns(
     let archived = change.archived.filter(|archived| *archived != before.archived);
     set("archived_at", archived.map(|it| Value::from(it.then(|| tx.now.as_micros()))));
     let keyring = &tx.shared.keyring;
-    let env = ("custom_env", ENV_PURPOSE, before.sealed_env);
-    let mcp = ("mcp_config", MCP_PURPOSE, before.sealed_mcp);
+    let env = ("custom_env", Purpose::AgentEnv(id), before.sealed_env);
+    let mcp = ("mcp_config", Purpose::AgentMcp(id), before.sealed_mcp);
     for ((field, purpose, sealed), change, column) in
         [(env, &change.custom_env, "sealed_env"), (mcp, &change.mcp_config, "sealed_mcp")]
     {
         if let Some(change) = change {
-            let merged = merged(opened(keyring, purpose, sealed.as_deref()), change);
+            // What does not open is not overwritten: the right key may come back.
+            let before = opened(keyring, purpose, sealed.as_deref()).ok_or_else(|| {
+                let message = "What is stored of it does not open with this server's key; nothing was changed.";
+                StoreError::Conflict(format!("{field}: {message}"))
+            })?;
+            let merged = merged(before, change);
             set(column, Some(Value::from(seal(keyring, field, purpose, &merged)?)));
         }
     }
@@ -365,7 +370,7 @@ fn merged(mut object: Map<String, Json>, change: &Map<String, Json>) -> BTreeMap
 fn seal(
     keyring: &Keyring,
     field: &'static str,
-    purpose: &str,
+    purpose: Purpose,
     object: &BTreeMap<String, Json>,
 ) -> Result<Option<String>, StoreError> {
     if object.is_empty() {

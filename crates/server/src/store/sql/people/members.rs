@@ -126,6 +126,8 @@ pub(crate) async fn set_role(
     let sql = "UPDATE members SET role = $3 WHERE workspace_id = $1 AND user_id = $2";
     tx.conn.execute(sql, args![workspace_id, user_id, role]).await?;
     check_admin_left(tx, workspace_id).await?;
+    // What a token may do depends on it.
+    tokens::forget(tx).await?;
     let data = json!({ "user_id": user_id, "role": role });
     tx.event(workspace_id, "member.changed", &data).await?;
     Ok(())

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::json;
 
-use super::{At, Filter, Named, Page, Part, at, opt_at, part};
-use crate::auth::TokenKind;
+use super::{At, Named, Page, Part, at, opt_at, part};
+use crate::auth::{Ability, Identity, TokenKind};
 use crate::secrets;
 use crate::store::sql::db::{Conn, DbError, Row, args};
 use crate::store::sql::lane::Tx;
@@ -17,8 +17,8 @@ pub(crate) struct NewToken {
     pub(crate) user_id: i64,
     pub(crate) kind: TokenKind,
     pub(crate) name: String,
-    /// Of an API token: `read`, `write`, `admin`.
-    pub(crate) abilities: Vec<String>,
+    /// Of an API token.
+    pub(crate) abilities: Vec<Ability>,
     /// Days that it lives; for ever when nobody said.
     pub(crate) days: Option<u32>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Token {
     pub(crate) name: String,
     /// `daemon` or `api`.
     pub(crate) kind: String,
-    pub(crate) abilities: Vec<String>,
+    pub(crate) abilities: Vec<&'static str>,
     pub(crate) user: Named,
     pub(crate) created_at: At,
     pub(crate) expires_at: Option<At>,
@@ -49,7 +49,7 @@ fn read(row: &mut Row) -> Result<Token, DbError> {
         prefix: row.text()?,
         name: row.text()?,
         kind: row.text()?,
-        abilities: row.text()?.split(',').filter(|it| !it.is_empty()).map(str::to_owned).collect(),
+        abilities: abilities(&row.text()?).map(Ability::word).collect(),
         user: Named { id: row.int()?, name: row.text()? },
         created_at: at(row)?,
         expires_at: opt_at(row)?,
@@ -57,18 +57,56 @@ fn read(row: &mut Row) -> Result<Token, DbError> {
     })
 }
 
-/// Tokens of the workspace, or of one of its users; the newest first.
+/// The abilities in a row; words that are none give nothing.
+fn abilities(row: &str) -> impl Iterator<Item = Ability> {
+    row.split(',').filter_map(Ability::from_word)
+}
+
+/// Whose token has this hash, unless it was revoked. What a person may not do any more her tokens may not either.
+pub(crate) async fn look_up(
+    conn: &mut Conn,
+    hash: &[u8; 32],
+) -> Result<Option<Identity>, StoreError> {
+    let sql = "SELECT t.id, t.kind, t.abilities, m.role, t.expires_at, t.workspace_id, w.slug, w.name, \
+               w.prefix, t.user_id, u.name FROM tokens t JOIN workspaces w ON w.id = t.workspace_id \
+               JOIN users u ON u.id = t.user_id \
+               LEFT JOIN members m ON m.workspace_id = t.workspace_id AND m.user_id = t.user_id \
+               WHERE t.hash = $1 AND t.revoked_at IS NULL";
+    let Some(mut row) = conn.row(sql, args![hex(hash)]).await? else { return Ok(None) };
+    let (token_id, kind, able, role) = (row.int()?, row.text()?, row.text()?, row.opt_text()?);
+    let Some(kind) = TokenKind::from_word(&kind) else { return Ok(None) };
+    let administrates = role.as_deref() == Some("admin");
+    let may = |ability: &Ability| *ability != Ability::Admin || administrates;
+    Ok(Some(Identity {
+        token_id,
+        kind,
+        abilities: abilities(&able).filter(may).collect(),
+        expires_at: row.opt_int()?,
+        workspace_id: row.int()?,
+        workspace_slug: row.text()?,
+        workspace_name: row.text()?,
+        workspace_prefix: row.text()?,
+        user_id: row.int()?,
+        user_name: row.text()?,
+    }))
+}
+
+/// How many times tokens had to be looked up again, as text that is compared only.
+pub(crate) async fn revocations(conn: &mut Conn) -> Result<Option<String>, StoreError> {
+    match conn.row("SELECT value FROM meta WHERE name = 'tokens'", args![]).await? {
+        Some(mut row) => Ok(Some(row.text()?)),
+        None => Ok(None),
+    }
+}
+
+/// Tokens of the workspace, the newest first.
 pub(crate) async fn list(
     conn: &mut Conn,
     workspace_id: i64,
-    user_id: Option<i64>,
     page: Page,
 ) -> Result<Part<Token>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM {FROM} WHERE t.workspace_id = $1");
-    let mut query = Filter::new(&sql, args![workspace_id]);
-    query.and("t.user_id", user_id);
-    query.sql.push_str(" ORDER BY t.id DESC");
-    part(conn, &query.sql, query.args, page, read).await
+    let sql = format!("SELECT {COLUMNS} FROM {FROM} WHERE t.workspace_id = $1 ORDER BY t.id DESC");
+    part(conn, &sql, args![workspace_id], page, read).await
 }
 
 /// One token of the workspace.
@@ -98,7 +136,7 @@ pub(crate) async fn make(tx: &mut Tx, new: NewToken) -> Result<(i64, String), St
         new.name,
         secrets::token_prefix(&token),
         hex(&secrets::hash_token(&token)),
-        new.abilities.join(","),
+        new.abilities.iter().map(|it| it.word()).collect::<Vec<_>>().join(","),
         now,
         expires_at
     ];

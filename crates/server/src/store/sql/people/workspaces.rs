@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{At, at, invalid, tokens, update};
-use crate::secrets::Secret;
+use crate::secrets::{Purpose, Secret};
 use crate::store::StoreError;
 use crate::store::sql::db::{Conn, Row, Value, args};
 use crate::store::sql::lane::Tx;
@@ -15,8 +15,6 @@ const SLUG_CHARS_MAX: usize = 64;
 const PREFIX_CHARS_MAX: usize = 6;
 /// Bytes of an e-mail address.
 const EMAIL_BYTES_MAX: usize = 254;
-/// What a GitHub App's key is sealed for.
-pub(crate) const KEY_PURPOSE: &str = "github_key";
 
 /// A slug: small letters, digits and dashes.
 pub(crate) fn check_slug(slug: &str) -> Result<(), StoreError> {
@@ -88,7 +86,6 @@ pub(crate) async fn find(conn: &mut Conn, slug: &str) -> Result<i64, StoreError>
 }
 
 /// A workspace in a list of the server's.
-#[allow(dead_code, reason = "for commands on the same machine")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct WorkspaceBrief {
     pub(crate) id: i64,
@@ -99,7 +96,6 @@ pub(crate) struct WorkspaceBrief {
 }
 
 /// All workspaces of the server, by slug; for commands on the same machine.
-#[allow(dead_code, reason = "for commands on the same machine")]
 pub(crate) async fn list(conn: &mut Conn) -> Result<Vec<WorkspaceBrief>, StoreError> {
     let sql = "SELECT id, slug, name, prefix, created_at FROM workspaces ORDER BY slug";
     let rows = conn.rows(sql, args![]).await?;
@@ -202,23 +198,45 @@ pub(crate) async fn change(
 async fn set_github_app(tx: &mut Tx, id: i64, app: NewGithubApp) -> Result<(), StoreError> {
     let sealed = match &app.private_key {
         Some(key) => {
-            let sealed = tx.shared.keyring.seal(KEY_PURPOSE, key.expose().as_bytes());
+            let sealed = tx.shared.keyring.seal(Purpose::GithubKey(id), key.expose().as_bytes());
             Some(sealed.map_err(|_| StoreError::Busy)?)
         }
-        None => None,
-    };
-    let sql = "UPDATE github_apps SET app_id = $2, installation_id = $3, base_url = $4, \
-               sealed_key = COALESCE($5, sealed_key) WHERE workspace_id = $1";
-    let args = args![id, &app.app_id, app.installation_id.clone(), &app.base_url, sealed.clone()];
-    if tx.conn.execute(sql, args).await? > 0 {
-        return Ok(());
-    }
-    let Some(sealed) = sealed else {
-        return Err(invalid("github_app.private_key", "is required"));
+        None => {
+            check_key_stays(tx, id, &app).await?;
+            None
+        }
     };
     let sql = "INSERT INTO github_apps (workspace_id, app_id, installation_id, base_url, sealed_key) \
-               VALUES ($1, $2, $3, $4, $5)";
-    let args = args![id, app.app_id, app.installation_id, app.base_url, sealed];
+               VALUES ($1, $2, $3, $4, $5) ON CONFLICT (workspace_id) DO UPDATE SET \
+               app_id = excluded.app_id, installation_id = excluded.installation_id, \
+               base_url = excluded.base_url, sealed_key = excluded.sealed_key";
+    let stays = "UPDATE github_apps SET app_id = $2, installation_id = $3, base_url = $4 \
+                 WHERE workspace_id = $1";
+    let mut args = args![id, app.app_id, app.installation_id, app.base_url];
+    let sql = match sealed {
+        Some(sealed) => {
+            args.push(Value::from(sealed));
+            sql
+        }
+        None => stays,
+    };
     tx.conn.execute(sql, args).await?;
+    Ok(())
+}
+
+/// A key that is there stays for the App and the address that it was given for: who may set the address must not
+/// get proofs of being an App whose key it does not know.
+async fn check_key_stays(tx: &mut Tx, id: i64, app: &NewGithubApp) -> Result<(), StoreError> {
+    let sql = format!(
+        "SELECT app_id, base_url FROM github_apps WHERE workspace_id = $1 {}",
+        super::locking(&tx.conn)
+    );
+    let Some(mut row) = tx.conn.row(&sql, args![id]).await? else {
+        return Err(invalid("github_app.private_key", "is required"));
+    };
+    if (row.text()?, row.text()?) != (app.app_id.clone(), app.base_url.clone()) {
+        let fault = "is required with another app_id or base_url";
+        return Err(invalid("github_app.private_key", fault));
+    }
     Ok(())
 }
