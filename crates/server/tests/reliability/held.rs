@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::clients::Http;
 
 /// For what takes a moment on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// Between two looks.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 /// The lease of these tests. Shorter is none: a server that does not answer for three seconds was away.
@@ -19,7 +19,11 @@ pub(crate) const LEASE: Duration = Duration::from_secs(4);
 pub(crate) type Lease = (String, String);
 
 pub(crate) async fn register(http: &Http) {
-    let machine = json!({ "daemon_id": "m", "name": "m", "version": "0.3.0",
+    register_as(http, "m").await;
+}
+
+pub(crate) async fn register_as(http: &Http, daemon_id: &str) {
+    let machine = json!({ "daemon_id": daemon_id, "name": daemon_id, "version": "0.3.0",
         "providers": ["claude_code"], "capabilities": {} });
     assert_eq!(http.post("register", None, &machine).await[0].0, 201);
 }
