@@ -2,6 +2,7 @@
 
 mod people;
 
+use std::fmt;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -33,7 +34,7 @@ pub struct Admin {
 }
 
 /// What `init` made.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Initialised {
     /// The workspace's slug.
     pub workspace: String,
@@ -41,6 +42,12 @@ pub struct Initialised {
     pub api_token: String,
     /// A token for machines.
     pub daemon_token: String,
+}
+
+impl fmt::Debug for Initialised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Initialised").field("workspace", &self.workspace).finish_non_exhaustive()
+    }
 }
 
 /// What the first start of a server made.

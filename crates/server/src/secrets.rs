@@ -274,12 +274,6 @@ pub fn nonce() -> Result<[u8; 16], NoRandomness> {
     random()
 }
 
-/// Whether both are equal, in a time that depends on the lengths only.
-pub fn equal_constant_time(a: &[u8], b: &[u8]) -> bool {
-    let differing = a.iter().zip(b).fold(0, |seen, (a, b)| std::hint::black_box(seen | (a ^ b)));
-    a.len() == b.len() && differing == 0
-}
-
 fn random<const N: usize>() -> Result<[u8; N], NoRandomness> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|_| NoRandomness)?;

@@ -160,7 +160,9 @@ pub(crate) fn check_relative(path: &str) -> Result<(), PathFault> {
     if path.starts_with(['/', '\\', '~']) || drive {
         return Err(PathFault::Absolute);
     }
-    if path.contains(|c: char| c.is_control() || c == '\\' || c == ':' || is_invisible(c)) {
+    if path
+        .contains(|c: char| c.is_control() || c == '\\' || c == ':' || crate::text::is_invisible(c))
+    {
         return Err(PathFault::Character);
     }
     for part in path.split('/') {
@@ -175,14 +177,6 @@ pub(crate) fn check_relative(path: &str) -> Result<(), PathFault> {
         }
     }
     Ok(())
-}
-
-/// Characters without a shape: a name with them looks like another, and some file systems skip them.
-fn is_invisible(c: char) -> bool {
-    matches!(
-        c,
-        '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-    )
 }
 
 fn is_text(content: &str) -> bool {

@@ -190,6 +190,15 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.replace(unwanted, ""))
 }
 
+/// Characters without a shape, and marks that turn text: a name with them looks like another (`gpj.exe` could read
+/// `exe.jpg`), and some file systems skip them.
+pub(crate) fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+    )
+}
+
 /// As much of the text as fits, never half a character.
 pub fn cut(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)

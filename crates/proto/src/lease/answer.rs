@@ -1,5 +1,7 @@
 //! What the server answers, spelled as on the wire.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -123,7 +125,7 @@ pub struct Waiting {
 }
 
 /// 200 of `resume`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resumed {
     /// `running`.
     pub status: String,
@@ -135,8 +137,18 @@ pub struct Resumed {
     pub cancel_requested: bool,
 }
 
+impl fmt::Debug for Resumed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resumed")
+            .field("status", &self.status)
+            .field("lease_expires_at", &self.lease_expires_at)
+            .field("cancel_requested", &self.cancel_requested)
+            .finish_non_exhaustive()
+    }
+}
+
 /// What a claimed run needs to know.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Envelope {
     /// A ULID in lower case.
     pub id: String,
@@ -164,8 +176,18 @@ pub struct Envelope {
     pub context: Map<String, Value>,
 }
 
+impl fmt::Debug for Envelope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Envelope")
+            .field("id", &self.id)
+            .field("status", &self.status)
+            .field("lease_expires_at", &self.lease_expires_at)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Who runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Agent {
     /// The server's id.
     pub id: i64,
@@ -188,6 +210,16 @@ pub struct Agent {
     /// The machine's own id of it, for an actor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_id: Option<String>,
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .field("provider", &self.provider)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A repository that may be checked out.

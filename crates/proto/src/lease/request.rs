@@ -1,6 +1,7 @@
 //! What a machine sends.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -176,7 +177,7 @@ pub struct Messages {
 }
 
 /// A line of output.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct Line {
     /// Its number, from 1.
     pub seq: u64,
@@ -188,6 +189,15 @@ pub struct Line {
     pub tool: Option<String>,
     /// JSON.
     pub payload: Option<String>,
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line")
+            .field("seq", &self.seq)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A batch as it usually comes, read without a tree of values.
@@ -331,7 +341,7 @@ pub struct Usage {
 }
 
 /// `POST /tasks/{id}/complete`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Complete {
     /// As it came: JSON.
     pub result: String,
@@ -345,6 +355,15 @@ pub struct Complete {
     pub session: Session,
     /// What could not be kept, and why; says nothing of what was sent.
     pub left_out: Vec<String>,
+}
+
+impl fmt::Debug for Complete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Complete")
+            .field("usage", &self.usage)
+            .field("left_out", &self.left_out)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The one field of a completion that is kept as it came.
@@ -469,6 +488,34 @@ impl Resume {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_machines_send_and_are_given_is_not_shown_by_debug() {
+        let line = r#"[{"seq":1,"type":"tool_use","tool":"hunter2","content":"hunter2","payload":{"a":"hunter2"}}]"#;
+        let messages = Messages::read(format!(r#"{{"messages":{line}}}"#).as_bytes()).unwrap();
+        let complete = serde_json::json!({ "result": { "summary": "hunter2",
+            "artifacts": [{ "url": "https://hunter2@a.example" }] } });
+        let complete = Complete::parse(&complete, "hunter2").unwrap();
+        let agent = serde_json::json!({ "id": 1, "name": "Freya", "provider": "p", "command": "c",
+            "model": null, "instructions": "hunter2", "custom_env": { "A": "hunter2" },
+            "custom_args": ["hunter2"], "mcp_config": { "a": "hunter2" } });
+        let agent: crate::lease::Agent = serde_json::from_value(agent).unwrap();
+        let resumed = crate::lease::Resumed {
+            status: "running".to_owned(),
+            lease_token: "hunter2".to_owned(),
+            lease_expires_at: None,
+            cancel_requested: false,
+        };
+        let envelope = serde_json::json!({ "id": "01k", "status": "dispatched", "lease_expires_at": null,
+            "lease_token": "hunter2", "session_id": null, "work_dir": null, "agent": agent,
+            "workspace": { "slug": "acme", "context": "hunter2", "repositories": [] },
+            "issue": { "identifier": "ACME-1", "title": "hunter2", "description": "hunter2",
+                "acceptance_criteria": [] }, "harness": [], "skills": [], "context": {} });
+        let envelope: crate::lease::Envelope = serde_json::from_value(envelope).unwrap();
+        let shown = format!("{messages:?} {complete:?} {agent:?} {resumed:?} {envelope:?}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("tool_use") && shown.contains("Freya") && shown.contains("01k"));
+    }
 
     /// Both ways of reading give the same, or only the slow one gives anything.
     fn same(body: &str) -> bool {

@@ -75,7 +75,8 @@ async fn read(call: &Call, body: Body) -> Result<NewAttachment, Fault> {
 /// something else.
 fn sane_name(sent: &str) -> String {
     let last = sent.rsplit(['/', '\\']).next().unwrap_or_default();
-    let kept = |c: &char| !c.is_control() && !is_invisible(*c) && !"<>:\"|?*".contains(*c);
+    let kept =
+        |c: &char| !c.is_control() && !crate::text::is_invisible(*c) && !"<>:\"|?*".contains(*c);
     let name: String = last.chars().filter(kept).collect();
     let name = name.trim_matches(|c: char| c == '.' || c.is_whitespace());
     if name.is_empty() {
@@ -89,11 +90,6 @@ fn sane_name(sent: &str) -> String {
         _ => (name, String::new()),
     };
     format!("{}{ending}", crate::text::cut(stem, NAME_BYTES_MAX - ending.len()))
-}
-
-/// Marks that turn or hide text: `gpj.exe` could read `exe.jpg`.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 fn sane_type(sent: &str) -> String {

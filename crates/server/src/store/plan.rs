@@ -1,5 +1,7 @@
 //! From a call to what must be saved: the core's machine decides, this says it in the store's words. Pure.
 
+use std::fmt;
+
 use ostler_core::clock::Timestamp;
 use ostler_core::lease::{
     Answer, Call, Effect, Input, LeaseHash, Policy, Priority, Refusal, State, rank, step,
@@ -12,11 +14,17 @@ use super::types::{
 use crate::secrets::{Keyring, hash_token};
 
 /// A lease that a store made for a claim or a resume.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct NewLease {
     pub(crate) hash: LeaseHash,
     pub(crate) nonce: String,
     pub(crate) token: String,
+}
+
+impl fmt::Debug for NewLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NewLease([token redacted])")
+    }
 }
 
 /// Something to be saved beside the task itself.

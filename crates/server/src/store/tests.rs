@@ -7,6 +7,7 @@ mod lanes;
 mod machines;
 mod random;
 mod runs;
+mod shown;
 mod subject;
 mod world;
 

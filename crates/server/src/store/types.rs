@@ -1,5 +1,6 @@
 //! The records and orders that go into a store and come out of it.
 
+use std::fmt;
 use std::time::Duration;
 
 use ostler_core::clock::Timestamp;
@@ -102,7 +103,7 @@ pub struct Claim {
 }
 
 /// A task was given.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Claimed {
     /// The task.
     pub task: TaskRecord,
@@ -110,6 +111,12 @@ pub struct Claimed {
     pub lease_token: String,
     /// What the run needs to know.
     pub facts: Facts,
+}
+
+impl fmt::Debug for Claimed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claimed").field("task", &self.task.id).finish_non_exhaustive()
+    }
 }
 
 /// A task with what the store keeps beside the machine's part.
@@ -290,7 +297,7 @@ pub enum Payload {
 }
 
 /// One line of output.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Line {
     /// From 1 within the attempt.
     pub seq: u64,
@@ -302,6 +309,15 @@ pub struct Line {
     pub tool: Option<String>,
     /// The tool's arguments or result: JSON.
     pub payload: Option<String>,
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line")
+            .field("seq", &self.seq)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Line {
@@ -323,7 +339,7 @@ pub struct SessionReport {
 }
 
 /// How a run ended well.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Clone, PartialEq, Default)]
 pub struct Completion {
     /// As it came: JSON.
     pub result: String,
@@ -335,6 +351,12 @@ pub struct Completion {
     pub usage: Option<Usage>,
     /// Valid artifacts.
     pub deliveries: Vec<Delivery>,
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion").field("usage", &self.usage).finish_non_exhaustive()
+    }
 }
 
 /// What a run used. All of it may be silent.
@@ -353,7 +375,7 @@ pub struct Usage {
 }
 
 /// What came of a call.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Stepped {
     /// Of the machine.
     pub answer: Answer,
@@ -365,6 +387,16 @@ pub struct Stepped {
     pub waiting_since: Option<Timestamp>,
     /// The new lease's token, for a resume.
     pub lease_token: Option<String>,
+}
+
+impl fmt::Debug for Stepped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stepped")
+            .field("answer", &self.answer)
+            .field("accepted", &self.accepted)
+            .field("next_seq", &self.next_seq)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the sweeper is to do.

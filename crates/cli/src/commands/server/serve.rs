@@ -1,6 +1,7 @@
 //! `ostler server` itself: settings, the first start, signals, and the file that says where it listens.
 
 use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 
 use camino::Utf8PathBuf;
@@ -53,6 +54,17 @@ fn take_flags(config: &mut Config, args: ServeArgs) {
     config.tls_key = args.tls_key.or(config.tls_key.take());
 }
 
+/// Where clients on this machine reach it. To listen everywhere is to listen here too, and the address that says
+/// everywhere is nobody's.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
 async fn serve(
     context: &Context,
     config: Config,
@@ -68,7 +80,7 @@ async fn serve(
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let server = Server::start(settings, keyring, system_clock()).await;
     let server = server.map_err(|error| start_failure(error, &database))?;
-    let url = format!("{scheme}://{}", server.address());
+    let url = format!("{scheme}://{}", reachable(server.address()));
     let first = server.admin().first_start(WORKSPACE, EMAIL).await.map_err(|error| {
         Failure::new(Code::Failed, "the first workspace could not be made").because(error)
     });
@@ -161,5 +173,22 @@ impl UrlFile {
     fn remove(self) {
         // What stays behind leads to an address where nobody answers.
         let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_everywhere_is_reached_on_this_machine() {
+        for (listens, reached) in [
+            ("0.0.0.0:4180", "127.0.0.1:4180"),
+            ("[::]:4180", "[::1]:4180"),
+            ("127.0.0.1:1", "127.0.0.1:1"),
+            ("192.0.2.1:4180", "192.0.2.1:4180"),
+        ] {
+            assert_eq!(reachable(listens.parse().unwrap()).to_string(), reached);
+        }
     }
 }
