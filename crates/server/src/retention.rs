@@ -20,7 +20,7 @@ const AHEAD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 const DOUBT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Whether the clock is believed when it says that something is old. What is removed is gone for good.
-struct Trust {
+pub(crate) struct Trust {
     since: Now,
     doubted: Option<BootTime>,
 }
@@ -31,7 +31,8 @@ impl Trust {
         Self { since: now, doubted: ahead.then_some(now.boot) }
     }
 
-    async fn of(app: &App) -> Result<Self, StoreError> {
+    /// As the clock and what is stored are now.
+    pub(crate) async fn of(app: &App) -> Result<Self, StoreError> {
         Ok(Self::new(now(app).await?, app.store.newest().await?))
     }
 
@@ -44,10 +45,9 @@ impl Trust {
     }
 }
 
-/// Comes every so often until `stop`.
-pub(crate) async fn run(stop: CancellationToken, app: Arc<App>) {
-    // Before machines are heard of by a clock that is perhaps wrong.
-    let mut trust = Trust::of(&app).await.ok();
+/// Comes every so often until `stop`. `trust` is from before the server was heard of by anybody; none where the
+/// database could not be asked.
+pub(crate) async fn run(stop: CancellationToken, app: Arc<App>, mut trust: Option<Trust>) {
     loop {
         tokio::select! {
             biased;

@@ -120,6 +120,8 @@ impl Server {
             .merge(health::router(Arc::clone(&app)));
         let router = http::json_refusals(router);
         let router = observe::observed(router, Arc::clone(&app));
+        // Before machines are heard of by a clock that is perhaps wrong.
+        let trust = retention::Trust::of(&app).await.ok();
         tracker.spawn(serve::run(listener, tls, router, stopping.clone()));
         let mut metrics_address = None;
         if let Some((address, listener)) = metrics_listener {
@@ -131,7 +133,7 @@ impl Server {
         tracker.spawn(every(auth::ASK_EVERY, stop.clone(), Arc::clone(&app), Chore::Ask));
         tracker.spawn(every(WRITE_SEEN_EVERY, stop.clone(), Arc::clone(&app), Chore::Seen));
         tracker.spawn(sweeper::run(stop.clone(), Arc::clone(&app)));
-        tracker.spawn(retention::run(stop.clone(), Arc::clone(&app)));
+        tracker.spawn(retention::run(stop.clone(), Arc::clone(&app), trust));
         Ok(Self { app, address, metrics_address, stop, tracker, _lock: lock })
     }
 
