@@ -24,9 +24,9 @@ use crate::store::{Claim, Claimed, Stepped, StoreError, TaskCall, TaskRecord};
 const BATCH_MAX: usize = 64;
 /// Requests that wait for a lane; more are answered that the server is busy.
 const WAITING_MAX: usize = 4_096;
-/// Lanes on PostgreSQL that take calls; more of them would only make batches smaller. One more takes claims, which
-/// are longer; on SQLite that one does everything.
-const POSTGRES_CALL_LANES: usize = 1;
+/// Lanes on PostgreSQL that take calls: while one writes much output the other goes on; more of them would only make
+/// batches smaller. One more takes claims, which are longer; on SQLite that one does everything.
+const POSTGRES_CALL_LANES: usize = 2;
 /// Times that a transaction which lost a deadlock is done again.
 const DEADLOCKS_MAX: u32 = 5;
 /// How long one batch may take. A database that says nothing for so long, and does not close the connection either,
