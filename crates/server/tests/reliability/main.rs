@@ -21,6 +21,8 @@ mod clients;
 mod clock;
 mod fleet;
 mod held;
+mod killed;
+mod opened;
 mod postgres;
 mod sqlite;
 mod stored;
