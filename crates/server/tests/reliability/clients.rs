@@ -91,7 +91,13 @@ impl Http {
         }
     }
 
-    async fn once(&self, path: &str, lease: Option<&str>, body: &Value) -> Option<(u16, Value)> {
+    /// Says it once; none when that is not answered.
+    pub(crate) async fn once(
+        &self,
+        path: &str,
+        lease: Option<&str>,
+        body: &Value,
+    ) -> Option<(u16, Value)> {
         let url = format!("http://{}/api/daemon/{path}", self.server());
         let mut request = self
             .client

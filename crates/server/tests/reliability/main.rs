@@ -20,6 +20,7 @@ mod child;
 mod clients;
 mod clock;
 mod fleet;
+mod full;
 mod held;
 mod killed;
 mod opened;
