@@ -91,7 +91,7 @@ impl Http {
         }
     }
 
-    /// Says it once.
+    /// Says it once; none when that is not answered.
     pub(crate) async fn once(
         &self,
         path: &str,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use sqlx::Connection as _;
 
 use super::fleet::Known;
 
@@ -39,6 +40,30 @@ macro_rules! read {
         let (results, comments, times) = (counts(results), counts(comments), counts(times));
         Stored { tasks, lines, results, comments, times, events }
     }};
+}
+
+macro_rules! value {
+    ($database:expr, $sql:expr, $type:ty) => {{
+        let sql = sqlx::AssertSqlSafe($sql.to_owned());
+        let value: $type = if $database.starts_with("postgres:") {
+            let mut conn = sqlx::PgConnection::connect($database).await.unwrap();
+            sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap()
+        } else {
+            let mut conn = sqlx::SqliteConnection::connect($database).await.unwrap();
+            sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap()
+        };
+        value
+    }};
+}
+
+/// The one number that a statement answers.
+pub(crate) async fn number(database: &str, sql: &str) -> i64 {
+    value!(database, sql, i64)
+}
+
+/// The one text.
+pub(crate) async fn text(database: &str, sql: &str) -> String {
+    value!(database, sql, String)
 }
 
 impl Stored {

@@ -4,6 +4,8 @@
 //! take. Where they differ (locks, arrays), [`Conn::is_postgres`] decides. Owns: how values go in and come
 //! out, and what becomes of a transaction whose work was given up.
 
+#[cfg(debug_assertions)]
+mod kill;
 mod writes;
 
 use std::time::Duration;
@@ -220,6 +222,12 @@ fn bind_postgres(sql: &str, args: Vec<Value>) -> Query<'static, Postgres, PgArgu
     query
 }
 
+/// Before and after each statement.
+fn moment() {
+    #[cfg(debug_assertions)]
+    kill::moment();
+}
+
 impl Conn {
     pub(crate) fn sqlite(conn: PoolConnection<Sqlite>) -> Self {
         Self { kind: Pooled::Sqlite(conn), in_transaction: false, wait_max: None }
@@ -254,16 +262,19 @@ impl Conn {
     }
 
     async fn all_rows(&mut self, sql: &str, args: Vec<Value>) -> Result<Vec<Row>, DbError> {
-        match &mut self.kind {
+        moment();
+        let rows: Vec<Row> = match &mut self.kind {
             Pooled::Sqlite(conn) => {
                 let rows = bind_sqlite(sql, args).fetch_all(&mut **conn).await?;
-                Ok(rows.into_iter().map(Row::sqlite).collect())
+                rows.into_iter().map(Row::sqlite).collect()
             }
             Pooled::Postgres(conn) => {
                 let rows = bind_postgres(sql, args).fetch_all(&mut **conn).await?;
-                Ok(rows.into_iter().map(Row::postgres).collect())
+                rows.into_iter().map(Row::postgres).collect()
             }
-        }
+        };
+        moment();
+        Ok(rows)
     }
 
     /// Each row as it comes, so that there may be more of them than memory has room for.
@@ -305,14 +316,17 @@ impl Conn {
 
     /// How many rows it changed.
     pub(crate) async fn execute(&mut self, sql: &str, args: Vec<Value>) -> Result<u64, DbError> {
-        match &mut self.kind {
+        moment();
+        let changed = match &mut self.kind {
             Pooled::Sqlite(conn) => {
-                Ok(bind_sqlite(sql, args).execute(&mut **conn).await?.rows_affected())
+                bind_sqlite(sql, args).execute(&mut **conn).await?.rows_affected()
             }
             Pooled::Postgres(conn) => {
-                Ok(bind_postgres(sql, args).execute(&mut **conn).await?.rows_affected())
+                bind_postgres(sql, args).execute(&mut **conn).await?.rows_affected()
             }
-        }
+        };
+        moment();
+        Ok(changed)
     }
 
     /// Begins a transaction that will write. SQLite takes the write lock now: a transaction that began
@@ -402,8 +416,10 @@ impl Conn {
         let Statement { text, args, is_kept } = statement;
         match &mut self.kind {
             Pooled::Sqlite(conn) => {
+                moment();
                 let query = bind_sqlite(&text, args).persistent(is_kept);
                 let rows = query.fetch_all(&mut **conn).await?;
+                moment();
                 Ok(rows.into_iter().map(Row::sqlite).collect())
             }
             Pooled::Postgres(_) => self.rows(&text, args).await,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::{AssertSqlSafe, SqlSafeStr as _};
+use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlitePool};
 
 use super::db::{Conn, args};
 use super::{OpenError, Pools};
@@ -11,6 +11,10 @@ use crate::secrets::Keyring;
 
 /// Every step, oldest first. One that was released is never changed.
 const STEPS: &[(i64, &str, &str)] = &[(1, "begin", include_str!("schema_0001.sql"))];
+
+/// Times that the tables of a SQLite file are tried. Nothing keeps apart programs that open a new file at once, as a
+/// lock does on PostgreSQL: who comes second fails, and finds the tables when it looks again.
+const SQLITE_TRIES_MAX: u32 = 3;
 
 /// The version of the tables that this program knows.
 pub(super) fn newest() -> i64 {
@@ -44,7 +48,7 @@ fn migrator(postgres: bool) -> Migrator {
 pub(super) async fn run(pools: &Pools, keyring: &Keyring) -> Result<(), OpenError> {
     let known = newest();
     let done = match pools {
-        Pools::Sqlite(pool) => migrator(false).run(pool).await,
+        Pools::Sqlite(pool) => run_sqlite(pool).await,
         Pools::Postgres(pool) => migrator(true).run(pool).await,
     };
     match done {
@@ -58,6 +62,16 @@ pub(super) async fn run(pools: &Pools, keyring: &Keyring) -> Result<(), OpenErro
     };
     check_key(&mut conn, keyring).await?;
     super::events::settle_restored(&mut conn).await.map_err(OpenError::Open)
+}
+
+async fn run_sqlite(pool: &SqlitePool) -> Result<(), MigrateError> {
+    for _ in 1..SQLITE_TRIES_MAX {
+        match migrator(false).run(pool).await {
+            Err(MigrateError::Execute(_) | MigrateError::ExecuteMigration(..)) => {}
+            done => return done,
+        }
+    }
+    migrator(false).run(pool).await
 }
 
 /// The first server to open a database leaves its key's mark there; another key opens nothing.

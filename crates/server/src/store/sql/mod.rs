@@ -26,7 +26,7 @@ pub(crate) mod sweep;
 pub(crate) mod transfer;
 
 use std::str::FromStr as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -38,7 +38,7 @@ use sqlx::{Executor as _, PgPool, SqlitePool};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::db::Conn;
+use self::db::{Conn, DbError};
 use self::lane::{Lanes, Tx};
 use super::{
     Claim, Claimed, LeaseStore, Registered, Registration, Runtime, Seen, Stepped, StoreError,
@@ -91,6 +91,9 @@ pub(crate) struct Shared {
 pub(crate) struct SqlStore {
     shared: Arc<Shared>,
     lanes: Lanes,
+    /// Holds SQLite's file open. When its last connection ends, SQLite removes the log and its index, which it could
+    /// not make anew on a full disk: then nothing could be read either.
+    anchor: Arc<Mutex<Option<Conn>>>,
 }
 
 /// How to open a store.
@@ -107,6 +110,7 @@ impl SqlStore {
     /// Opens the database, makes it if it is a file that is not there, and brings its tables up to date.
     pub(crate) async fn open(opening: Opening<'_>) -> Result<Self, OpenError> {
         let pools = Pools::open(opening.url).await?;
+        let anchor = pools.anchor().await.map_err(OpenError::Open)?;
         migrate::run(&pools, &opening.keyring).await?;
         let tracker = TaskTracker::new();
         let stop = CancellationToken::new();
@@ -124,7 +128,7 @@ impl SqlStore {
             known: known::Known::default(),
         });
         let lanes = Lanes::start(&shared, tracker, stop);
-        Ok(Self { shared, lanes })
+        Ok(Self { shared, lanes, anchor: Arc::new(Mutex::new(anchor)) })
     }
 
     /// PostgreSQL, which other servers may use as well.
@@ -157,6 +161,7 @@ impl SqlStore {
     /// Finishes what was begun and closes the database.
     pub(crate) async fn close(&self) {
         self.lanes.close().await;
+        drop(self.anchor.lock().unwrap_or_else(PoisonError::into_inner).take());
         match &self.shared.pools {
             Pools::Sqlite(pool) => pool.close().await,
             Pools::Postgres(pool) => pool.close().await,
@@ -292,13 +297,21 @@ impl Pools {
             .busy_timeout(SQLITE_BUSY_WAIT_MAX)
             .statement_cache_capacity(STATEMENTS_MAX);
         let pool = SqlitePoolOptions::new()
-            // One more for the lane, which holds its own.
-            .max_connections(SQLITE_READERS_MAX + 1)
+            // One more for the lane, which holds its own, and one that is only held.
+            .max_connections(SQLITE_READERS_MAX + 2)
             .acquire_timeout(ACQUIRE_WAIT_MAX)
             .connect_with(options)
             .await
             .map_err(OpenError::Open)?;
         Ok(Self::Sqlite(pool))
+    }
+
+    /// On SQLite a connection that has opened the file, its log and the log's index.
+    async fn anchor(&self) -> Result<Option<Conn>, DbError> {
+        let Self::Sqlite(pool) = self else { return Ok(None) };
+        let mut conn = Conn::sqlite(pool.acquire().await?);
+        conn.rows("SELECT 1 FROM sqlite_schema LIMIT 1", Vec::new()).await?;
+        Ok(Some(conn))
     }
 }
 

@@ -43,6 +43,22 @@ async fn a_commit_that_fails_leaves_no_transaction_open() {
     assert_eq!(reader.number("SELECT count(*) FROM timers", args![]).await.unwrap(), 0);
 }
 
+/// Which is what makes a commit durable, also when the machine loses its power.
+#[tokio::test]
+async fn f_110_who_writes_to_sqlite_waits_for_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world::sqlite(dir.path()).await;
+    let asked = world.store.write(|tx| {
+        Box::pin(async move {
+            let synchronous = tx.conn.number("PRAGMA synchronous", args![]).await?;
+            let mode = tx.conn.row("PRAGMA journal_mode", args![]).await?.unwrap().text()?;
+            Ok((synchronous, mode))
+        })
+    });
+    // 2 is FULL.
+    assert_eq!(asked.await.unwrap(), (2, "wal".to_owned()));
+}
+
 /// Two servers on one database, with one clock.
 async fn two(name: &str) -> Option<(World<SqlStore>, World<SqlStore>)> {
     let url = world::postgres_url(name)?;
