@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, Machines};
+use crate::app::App;
 use crate::auth::{Ability, TokenKind, Tokens};
 use crate::board::Board;
+use crate::machines::Machines;
 use crate::secrets::Keyring;
 use crate::server::system_clock;
 use crate::settings::Settings;

@@ -18,6 +18,7 @@ mod health;
 mod http;
 pub mod lock;
 pub mod machine;
+mod machines;
 mod metrics;
 pub mod new_file;
 mod observe;

@@ -11,10 +11,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::Admin;
-use crate::app::{App, Machines, WRITE_SEEN_EVERY};
+use crate::app::App;
 use crate::auth::{self, Tokens};
 use crate::board::{Board, Hints, LOOK_EVERY};
 use crate::lock::LockFile;
+use crate::machines::{Machines, WRITE_SEEN_EVERY};
 use crate::secrets::Keyring;
 use crate::serve::{self, TlsError};
 use crate::settings::Settings;

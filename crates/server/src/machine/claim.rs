@@ -9,8 +9,9 @@ use ostler_proto::lease;
 use serde_json::json;
 
 use super::{Call, envelope, register};
-use crate::app::{App, Known, LOOK_AGAIN};
+use crate::app::App;
 use crate::http::{Fault, json, no_content, parse_json};
+use crate::machines::{Known, LOOK_AGAIN};
 use crate::store::{Claim, Claimed, LeaseStore as _, StoreError};
 
 /// Times that a claim tries again at once when the board says that there is work: on PostgreSQL another
