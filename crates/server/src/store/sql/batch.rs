@@ -13,7 +13,7 @@ use super::{claim, facts, rows};
 use crate::board::Hints;
 use crate::store::plan::{self, Change, NewLease};
 use crate::store::{
-    Claimed, Line, SessionReport, Stepped, StoreError, TaskCall, TaskRecord, What, hex,
+    Claim, Claimed, Line, SessionReport, Stepped, StoreError, TaskCall, TaskRecord, What, hex,
 };
 
 /// What a request is told when the batch is durable.
@@ -39,21 +39,10 @@ impl Outcome {
 
 /// Does all of `jobs`; one outcome each, in their order.
 pub(super) async fn run(tx: &mut Tx, jobs: &[Hot]) -> Result<Vec<Outcome>, StoreError> {
-    let calls: Vec<_> = jobs
-        .iter()
-        .filter_map(|job| match job {
-            Hot::Call(call, _) => Some(call),
-            Hot::Claim(..) => None,
-        })
-        .collect();
+    let (calls, claims) = by_kind(jobs);
+    let calls: Vec<_> = calls.into_iter().map(|(_, call)| call).collect();
     let mut called = calls_run(tx, &calls).await?.into_iter();
-    let claims: Vec<_> = jobs
-        .iter()
-        .filter_map(|job| match job {
-            Hot::Claim(claim, _) => Some(claim),
-            Hot::Call(..) => None,
-        })
-        .collect();
+    let claims: Vec<_> = claims.into_iter().map(|(_, claim)| claim).collect();
     let mut claimed = if claims.is_empty() {
         Vec::new()
     } else {
@@ -66,6 +55,20 @@ pub(super) async fn run(tx: &mut Tx, jobs: &[Hot]) -> Result<Vec<Outcome>, Store
         Hot::Claim(..) => Outcome::Claim(claimed.next().flatten().map(Box::new)),
     });
     Ok(outcomes.collect())
+}
+
+/// Jobs of one kind, each with its place.
+type Places<'j, T> = Vec<(usize, &'j T)>;
+
+fn by_kind(jobs: &[Hot]) -> (Places<'_, TaskCall>, Places<'_, Claim>) {
+    let (mut calls, mut claims) = (Vec::new(), Vec::new());
+    for (at, job) in jobs.iter().enumerate() {
+        match job {
+            Hot::Call(call, _) => calls.push((at, call)),
+            Hot::Claim(claim, _) => claims.push((at, claim)),
+        }
+    }
+    (calls, claims)
 }
 
 /// Does calls on tasks, few statements for all; one outcome each, in their order.
@@ -120,15 +123,8 @@ pub(crate) struct Guess {
 /// together with everything else that is said about the same task.
 pub(crate) async fn guess(tx: &mut Tx, jobs: &[Hot]) -> Result<Option<Guess>, StoreError> {
     let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
-    let (mut tasks, mut saves) = guess_calls(tx, jobs, &mut outcomes);
-    let claims: Vec<_> = jobs
-        .iter()
-        .enumerate()
-        .filter_map(|(at, job)| match job {
-            Hot::Claim(claim, _) => Some((at, claim)),
-            Hot::Call(..) => None,
-        })
-        .collect();
+    let (calls, claims) = by_kind(jobs);
+    let (mut tasks, mut saves) = guess_calls(tx, &calls, &mut outcomes);
     if !claims.is_empty() {
         let (guessed, given) = claim::guess(tx, &claims, &mut saves).await?;
         tasks.extend(given);
@@ -150,23 +146,15 @@ pub(crate) async fn guess(tx: &mut Tx, jobs: &[Hot]) -> Result<Option<Guess>, St
 /// The tasks that calls change, and what else they save.
 fn guess_calls(
     tx: &mut Tx,
-    jobs: &[Hot],
+    calls: &[(usize, &TaskCall)],
     outcomes: &mut [Option<Outcome>],
 ) -> (Vec<TaskRecord>, Saves) {
-    let calls: Vec<_> = jobs
-        .iter()
-        .enumerate()
-        .filter_map(|(at, job)| match job {
-            Hot::Call(call, _) => Some((at, call)),
-            Hot::Claim(..) => None,
-        })
-        .collect();
     let shared = Arc::clone(&tx.shared);
     let mut known = shared.known.find(calls.iter().map(|(_, call)| call.task_id.as_str()));
     loop {
         tx.hints = Hints::default();
         let mut records = known.clone();
-        match guess_known(tx, &calls, &mut records) {
+        match guess_known(tx, calls, &mut records) {
             Ok((stepped, saves)) => {
                 for (at, stepped) in stepped {
                     if let Some(outcome) = outcomes.get_mut(at) {
