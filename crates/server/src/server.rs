@@ -24,6 +24,10 @@ use crate::store::sql::{Clock, OpenError, Opening, SqlStore, sqlite_file};
 use crate::sweeper;
 use crate::{events, health, http, machine, observe, people, retention};
 
+/// How long a server that stops waits for all of it. What the database has not answered by then is left to it: it
+/// may be done, or not, as with a server that is killed.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(30);
+
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -159,11 +163,16 @@ impl Server {
         self.app.stopping.cancel();
         self.stop.cancel();
         self.tracker.close();
-        self.tracker.wait().await;
-        if let Err(error) = self.app.write_seen().await {
-            tracing::warn!(%error, "cannot write down which machines were heard of");
+        let ended = async {
+            self.tracker.wait().await;
+            if let Err(error) = self.app.write_seen().await {
+                tracing::warn!(%error, "cannot write down which machines were heard of");
+            }
+            self.app.store.close().await;
+        };
+        if tokio::time::timeout(STOP_WAIT_MAX, ended).await.is_err() {
+            tracing::warn!("the database does not answer; the server stops without it");
         }
-        self.app.store.close().await;
     }
 }
 

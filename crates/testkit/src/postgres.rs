@@ -233,6 +233,28 @@ impl ScratchPostgres {
         wait_until("its processes are dead", Duration::from_millis(START_STOP_MS), gone);
     }
 
+    /// Stops all its processes where they are: connections stay, and nobody answers on them.
+    pub fn hold(&self) {
+        let Some(postmaster) = self.postmaster() else { return };
+        // First, so that it starts no process that is missed here.
+        postmaster.signal(Signal::STOP);
+        let stopped = || Process::read(postmaster.pid).is_none_or(|now| now.state == 'T');
+        wait_until("the server is held", Duration::from_millis(START_STOP_MS), stopped);
+        process::children_of(postmaster.pid).iter().for_each(|child| child.signal(Signal::STOP));
+    }
+
+    /// Lets it go on after [`hold`](Self::hold).
+    pub fn release(&self) {
+        let Some(postmaster) = self.postmaster() else { return };
+        process::children_of(postmaster.pid).iter().for_each(|child| child.signal(Signal::CONT));
+        postmaster.signal(Signal::CONT);
+        // `runuser` stops itself when its child is stopped.
+        let parent = self.server.as_ref().and_then(|server| i32::try_from(server.id()).ok());
+        if let Some(parent) = parent.and_then(Process::read) {
+            parent.signal(Signal::CONT);
+        }
+    }
+
     /// Starts the server again after [`stop_fast`](Self::stop_fast) or [`kill`](Self::kill), under the same
     /// URL; one that runs is stopped first.
     pub fn restart(&mut self) {

@@ -48,6 +48,52 @@ on_both! {
         world.stop().await;
     }
 
+    // A machine that declares it starts within a minute, or has lost the answer: that costs no attempt.
+    async fn a_claim_that_is_not_started_in_time_is_given_away_again_where_the_machine_declares_it(world) {
+        let usual = world.registered("m-1").await;
+        let declares = Machine { capabilities: Some("start_deadline"), ..usual.clone() };
+        let agent = world.agent("Freya").await;
+        world.issue("One", agent).await;
+        world.issue("Two", agent).await;
+        let (soon, late) = (declares.claim().await, usual.claim().await);
+        // The lease is longer.
+        world.advance(Duration::from_secs(61));
+        let patience = Patience::new();
+        while world.status(&soon).await != "queued" {
+            patience.wait("a sweep").await;
+        }
+        assert_eq!(world.status(&late).await, "dispatched");
+        declares.at(&soon, "start", json!({})).await.refused(409, "lease_expired");
+        usual.start(&late).await;
+        usual.beat().await.expect(200);
+        let again = declares.claim().await;
+        assert_eq!((&again.id, &world.task(&again.id).await["attempts"]), (&soon.id, &json!(1)));
+        // Once it runs it has the whole lease.
+        declares.start(&again).await;
+        world.advance(Duration::from_secs(61));
+        declares.start(&again).await;
+        world.stop().await;
+    }
+
+    async fn a_resume_that_is_repeated_with_its_request_id_gives_the_same_lease(world) {
+        let (machine, _, task) = dispatched(&world).await;
+        machine.start(&task).await;
+        let question = json!({ "waiting_for": "input", "summary": "Which one?" });
+        machine.at(&task, "await", question).await.expect(200);
+        let path = format!("tasks/{}/resume", task.id);
+        let resume = async |request: &str| {
+            let body = json!({ "daemon_id": "m-1", "request_id": request });
+            machine.post(&path, None, body).await
+        };
+        let first = resume("r-1").await.expect(200)["lease_token"].take();
+        assert_eq!(resume("r-1").await.expect(200)["lease_token"], first);
+        resume("r-2").await.refused(409, "bad_state");
+        let task = Claimed { lease: first.as_str().unwrap().to_owned(), ..task };
+        machine.complete(&task, json!({})).await;
+        resume("r-1").await.refused(409, "bad_state");
+        world.stop().await;
+    }
+
     async fn f_026_a_long_poll_is_answered_when_work_appears_and_204_when_none_does(world) {
         let mut machine = world.registered("m-1").await;
         machine.capabilities = Some("streaming,resume,cancel,thread,long_poll");

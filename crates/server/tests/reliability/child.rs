@@ -21,7 +21,7 @@ const LEASE: &str = "OSTLER_CASE_LEASE";
 /// A file that says by how many seconds its clock is turned.
 pub(crate) const AHEAD: &str = "OSTLER_CASE_AHEAD";
 /// Long enough for a slow machine, short enough for what nobody holds any more.
-const LEASE_MAX: Duration = Duration::from_secs(10);
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10);
 const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 pub(crate) fn keyring() -> Keyring {

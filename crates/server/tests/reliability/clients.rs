@@ -54,6 +54,11 @@ impl Http {
         }
     }
 
+    /// One try may take so long.
+    pub(crate) fn waits(&mut self, wait: Duration) {
+        self.client = reqwest::Client::builder().timeout(wait).build().unwrap();
+    }
+
     /// The servers, one after the other.
     fn server(&self) -> SocketAddr {
         let servers = self.servers.read().unwrap();

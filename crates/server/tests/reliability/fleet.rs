@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
+use super::child::LEASE_MAX;
 use super::clients::Http;
 
 /// How long a fleet may take for all its work.
@@ -28,8 +29,22 @@ pub(crate) struct Known {
     pub(crate) completed: BTreeSet<String>,
     /// Every lease that was given, with its task.
     pub(crate) leases: BTreeMap<String, String>,
+    /// When the holder of a task last asked for what then was granted.
+    pub(crate) renewed: BTreeMap<String, Instant>,
     /// Runs whose lease was gone.
     pub(crate) lost: u64,
+}
+
+impl Known {
+    /// Nobody is given what somebody else may hold: a lease lasts from its last renewal, which came after it was
+    /// asked for.
+    fn claimed(&mut self, task: &str, lease: &str, asked: Instant) {
+        let twice = self.leases.insert(lease.to_owned(), task.to_owned());
+        assert_eq!(twice, None, "a lease was given twice");
+        if let Some(before) = self.renewed.insert(task.to_owned(), asked) {
+            assert!(before.elapsed() >= LEASE_MAX, "{task} was held twice: {:?}", before.elapsed());
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -105,7 +120,7 @@ impl Fleet {
             assert!(beat.iter().all(|(status, _)| *status == 200), "{beat:?}");
             let claim = json!({ "daemon_id": name, "request_id": format!("{name}/{number}"),
                 "wait_seconds": WAIT_SECONDS });
-            let mut given = BTreeMap::new();
+            let (mut given, asked) = (BTreeMap::new(), Instant::now());
             for (status, answer) in self.post("tasks/claim", None, &claim).await {
                 assert!([200, 204].contains(&status), "{status} {answer}");
                 if status == 200 {
@@ -115,8 +130,7 @@ impl Fleet {
             }
             assert!(given.len() <= 1, "one claim was given several tasks: {given:?}");
             if let Some((task, lease)) = given.pop_first() {
-                let twice = self.known.lock().unwrap().leases.insert(lease.clone(), task.clone());
-                assert_eq!(twice, None, "a lease was given twice");
+                self.known.lock().unwrap().claimed(&task, &lease, asked);
                 if self.run(&task, &lease, &format!("{name}/{number}")).await.is_none() {
                     self.known.lock().unwrap().lost += 1;
                 }
@@ -173,6 +187,7 @@ impl Fleet {
 
     /// A call with a lease; none when that is gone.
     async fn held(&self, path: &str, lease: &str, body: &Value, expected: u16) -> Option<()> {
+        let asked = Instant::now();
         let answers = self.post(path, Some(lease), body).await;
         let gone = |(status, answer): &(u16, Value)| {
             *status == 409
@@ -181,6 +196,11 @@ impl Fleet {
         for answer in &answers {
             assert!(answer.0 == expected || gone(answer), "{path}: {answer:?}");
         }
-        answers.iter().all(|answer| answer.0 == expected).then_some(())
+        answers.iter().all(|answer| answer.0 == expected).then_some(())?;
+        let mut known = self.known.lock().unwrap();
+        let task = known.leases[lease].clone();
+        let renewed = known.renewed.entry(task).or_insert(asked);
+        *renewed = asked.max(*renewed);
+        Some(())
     }
 }

@@ -5,10 +5,15 @@ use std::time::{Duration, Instant};
 use ostler_testkit::postgres::{Options, ScratchPostgres};
 use serde_json::json;
 
-use super::child::{Made, OwnProcess, start};
+use super::child::{Made, OwnProcess, keyring, settings, start};
 use super::clients::{Http, Manner};
 use super::fleet::Fleet;
+use super::held;
 use super::stored::Stored;
+use ostler_server::{Server, system_clock};
+
+/// Longer than a server waits for a database that says nothing.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// A PostgreSQL of this test's own.
 pub(crate) fn own_postgres(
@@ -135,9 +140,39 @@ async fn on_two_servers_everything_may_come_twice_out_of_order_and_over_connecti
     let servers = vec![one.address(), two.address()];
     let fleet = Fleet::new(Http::new(servers, made.daemon_token, manner), tasks);
     let known = fleet.start(6).await.unwrap();
+    assert_eq!(known.lost, 0, "nobody was silent for as long as a lease");
     one.stop().await;
     two.stop().await;
     Stored::read(&database).await.compare(&known, tasks);
+}
+
+/// A database that neither answers nor closes its connections, as one that vanished with its machine: who asks is
+/// told within a time, and a server that stops does not wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_says_nothing_holds_up_nobody_for_ever() {
+    let Some(postgres) = own_postgres("postgres_held", Vec::new()) else { return };
+    let database = postgres.create_database("fleet");
+    let made = Made::new(&database).await;
+    made.queue(1).await;
+    made.admin.close().await;
+    let mut settings = settings(&database);
+    settings.policy.lease = Duration::from_secs(600);
+    let server = Server::start(settings, keyring(), system_clock()).await.unwrap();
+    let mut http = Http::new(vec![server.address()], made.daemon_token, Manner::default());
+    http.waits(SILENCE_MAX);
+    held::register(&http).await;
+    let lease = held::claim(&http).await.unwrap();
+    let path = format!("tasks/{}/start", lease.0);
+    tokio::task::block_in_place(|| postgres.hold());
+    let answered = http.once(&path, Some(&lease.1), &json!({})).await;
+    let (status, answer) = answered.expect("an answer in time");
+    assert_eq!(status, 503, "{answer}");
+    tokio::task::block_in_place(|| postgres.release());
+    assert_eq!(held::start(&http, &lease).await.0, 200);
+    tokio::task::block_in_place(|| postgres.hold());
+    let stopped = tokio::time::timeout(SILENCE_MAX, server.stop()).await;
+    tokio::task::block_in_place(|| postgres.release());
+    stopped.expect("the server stops in time");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

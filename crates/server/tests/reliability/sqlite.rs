@@ -45,6 +45,7 @@ async fn on_sqlite_everything_may_come_twice_out_of_order_and_over_connections_t
     let manner = Manner { twice: true, unordered: true, drops: true };
     let fleet = Fleet::new(Http::new(vec![server.address()], made.daemon_token, manner), tasks);
     let known = fleet.start(6).await.unwrap();
+    assert_eq!(known.lost, 0, "nobody was silent for as long as a lease");
     server.stop().await;
     Stored::read(&database).await.compare(&known, tasks);
 }
