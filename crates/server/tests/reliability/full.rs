@@ -35,6 +35,7 @@ impl Disk {
         if mount.output().is_ok_and(|output| output.status.success()) {
             return Some(Self { folder });
         }
+        assert!(std::env::var_os("CI").is_none(), "no disk can be mounted here");
         eprintln!("skipped: no disk can be mounted here");
         None
     }

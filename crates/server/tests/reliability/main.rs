@@ -19,6 +19,7 @@ mod absence;
 mod child;
 mod clients;
 mod clock;
+mod cut;
 mod decisions;
 mod fleet;
 mod full;
