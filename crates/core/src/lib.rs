@@ -1,7 +1,7 @@
 //! The words of Ostler and its pure state machines.
 //!
-//! Owns: identifiers, time, the vocabulary of results (failure, usage, receipt) and the task
-//! machine. Deliberately absent: async, clocks, randomness, environment, files and serde. A machine
+//! Owns: identifiers, time, the vocabulary of results (failure, usage, receipt), the machines of tasks and of
+//! leases, and how unknown words are told. Deliberately absent: async, clocks, randomness, environment, files and serde. A machine
 //! here is a function of its state, an input and "now"; everything it wants done is an effect.
 
 pub mod clock;
