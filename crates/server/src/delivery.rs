@@ -174,11 +174,9 @@ pub struct Accepted {
     pub dropped: Vec<(usize, Reason)>,
 }
 
-impl Accepted {
-    /// Whether the issue goes to review, when [`moves_to_review`] says so of its status.
-    pub fn has_pull_request(&self) -> bool {
-        self.deliveries.iter().any(|delivery| delivery.kind == Kind::PullRequest)
-    }
+/// Whether the issue goes to review, when its status is one of [`REVIEW_FROM`].
+pub fn has_pull_request(deliveries: &[Delivery]) -> bool {
+    deliveries.iter().any(|delivery| delivery.kind == Kind::PullRequest)
 }
 
 /// Judges `result.artifacts`. Of two with one key the later one wins, in the place of the first; only a pull request
@@ -221,11 +219,8 @@ pub fn accept(artifacts: &Value) -> Accepted {
     accepted
 }
 
-/// Whether a pull request moves an issue with this status to review: from a status before it only (F-086,
-/// F-087). `on_hold` is not before review.
-pub fn moves_to_review(status: &str) -> bool {
-    matches!(status, "backlog" | "todo" | "in_progress")
-}
+/// The statuses from which a pull request moves an issue to review: those before it (F-086, F-087). `on_hold` is not.
+pub const REVIEW_FROM: [&str; 3] = ["backlog", "todo", "in_progress"];
 
 fn judge(artifact: &Value) -> Result<Delivery, Reason> {
     let fields = artifact.as_object().ok_or(Reason::NotAnObject)?;

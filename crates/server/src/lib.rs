@@ -15,6 +15,7 @@ mod events;
 pub mod github;
 pub mod harness;
 mod health;
+mod hex;
 mod http;
 pub mod lock;
 pub mod machine;

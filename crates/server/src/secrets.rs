@@ -16,6 +16,8 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use ring::aead::{self, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::{digest, hkdf, hmac};
 
+use crate::hex::{hex, unhex};
+
 /// Length of the master key in bytes.
 const MASTER_BYTES: usize = 32;
 /// What a sealed value begins with. Another format gets another mark, and the old one stays readable.
@@ -288,26 +290,10 @@ fn associated(purpose: Purpose) -> Vec<u8> {
 /// The 32 bytes that the text stands for.
 fn decode_master(text: &str) -> Option<[u8; MASTER_BYTES]> {
     let text = text.trim();
-    let bytes = if text.len() == 2 * MASTER_BYTES {
-        unhex(text)?
-    } else {
-        let text = text.trim_end_matches('=');
-        STANDARD_NO_PAD.decode(text).or_else(|_| URL_SAFE_NO_PAD.decode(text)).ok()?
-    };
+    if text.len() == 2 * MASTER_BYTES {
+        return unhex(text);
+    }
+    let text = text.trim_end_matches('=');
+    let bytes = STANDARD_NO_PAD.decode(text).or_else(|_| URL_SAFE_NO_PAD.decode(text)).ok()?;
     bytes.try_into().ok()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.chars().map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()));
-    let digits: Vec<u8> = digits.collect::<Option<_>>()?;
-    Some(
-        digits
-            .chunks_exact(2)
-            .map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit))
-            .collect(),
-    )
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -16,6 +16,7 @@ use std::future::Future;
 
 use ostler_core::lease::Refusal;
 
+pub(crate) use crate::hex::{hex, unhex};
 pub use types::*;
 
 /// Why an operation was not done. Nothing was changed.

@@ -23,10 +23,11 @@ use super::plan::{self, Change, NewLease};
 use super::sql::Clock;
 use super::types::{
     ACTOR_PROVIDER, Actor, ActorAgent, Claim, Claimed, Completion, Line, Registered, Registration,
-    Runtime, Seen, SessionReport, Stepped, Sweep, Swept, TaskCall, TaskRecord, What, hex,
+    Runtime, Seen, SessionReport, Stepped, Sweep, Swept, TaskCall, TaskRecord, What,
 };
 use super::{LeaseStore, StoreError};
-use crate::delivery::{Delivery, Kind};
+use crate::delivery::{Delivery, Kind, REVIEW_FROM, has_pull_request};
+use crate::hex::hex;
 use crate::secrets::{Keyring, hash_token};
 
 /// The store.
@@ -351,7 +352,7 @@ impl Inner {
             self.comments.push(Comment { issue_id: task.issue_id, author, posted_at, body });
             self.event(task.workspace_id, "comment.created", &of_task(json!({})));
         }
-        let is_pull_request = it.deliveries.iter().any(|it| it.kind == Kind::PullRequest);
+        let is_pull_request = has_pull_request(&it.deliveries);
         for delivery in it.deliveries {
             let data = of_task(json!({ "type": delivery.kind.word() }));
             self.keep_delivery(task.issue_id, delivery);
@@ -359,7 +360,7 @@ impl Inner {
         }
         let Some(issue) = self.issues.get_mut(&task.issue_id) else { return };
         issue.spent_ms += worked_ms;
-        if is_pull_request && ["backlog", "todo", "in_progress"].contains(&issue.status.as_str()) {
+        if is_pull_request && REVIEW_FROM.contains(&issue.status.as_str()) {
             "in_review".clone_into(&mut issue.status);
             let data = of_task(json!({ "status": "in_review" }));
             self.event(task.workspace_id, "issue.changed", &data);

@@ -9,8 +9,9 @@ use ostler_core::lease::{
 use serde_json::json;
 
 use super::types::{
-    Claim, Completion, Line, Payload, SessionReport, Stepped, TaskCall, TaskRecord, What, unhex,
+    Claim, Completion, Line, Payload, SessionReport, Stepped, TaskCall, TaskRecord, What,
 };
+use crate::hex::unhex;
 use crate::secrets::{Keyring, hash_token};
 
 /// A lease that a store made for a claim or a resume.

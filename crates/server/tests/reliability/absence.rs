@@ -103,8 +103,11 @@ async fn f_110_a_sweep_that_fails_puts_no_lease_off() {
     register(&http).await;
     let silent = claim(&http).await.unwrap();
     claim(&http).await.unwrap();
-    // Both have run out, and the server is there since before they were claimed.
-    tokio::time::sleep(2 * LEASE).await;
+    // Both run out, and the server is there since before they were claimed.
+    let last = "SELECT max(lease_expires_at) FROM tasks";
+    while system_clock()().as_micros() <= sqlx::query_scalar(last).fetch_one(&pool).await.unwrap() {
+        tokio::time::sleep(PAUSE).await;
+    }
     assert_eq!(state(&pool, &silent).await, "dispatched");
     sqlx::query("DROP TRIGGER fails").execute(&pool).await.unwrap();
     let mended = Instant::now();

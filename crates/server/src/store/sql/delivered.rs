@@ -178,20 +178,18 @@ async fn save_deliveries(tx: &mut Tx, it: &Delivered) -> Result<Vec<Event>, DbEr
 
 /// A pull request moves its issue to review, from a status before it.
 async fn move_to_review(tx: &mut Tx, all: &[Delivered]) -> Result<Vec<Event>, DbError> {
-    let delivers = |it: &&Delivered| {
-        it.completion.deliveries.iter().any(|it| it.kind == delivery::Kind::PullRequest)
-    };
+    let delivers = |it: &&Delivered| delivery::has_pull_request(&it.completion.deliveries);
     let ids: Vec<i64> = all.iter().filter(delivers).map(|it| it.issue_id).collect();
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let any = tx.conn.any("id", 1);
+    let (any, before) = (tx.conn.any("id", 1), tx.conn.any("status", 3));
     let sql = format!(
-        "UPDATE issues SET status = 'in_review', updated_at = $2 \
-         WHERE {any} AND status IN ('backlog', 'todo', 'in_progress') RETURNING id"
+        "UPDATE issues SET status = 'in_review', updated_at = $2 WHERE {any} AND {before} RETURNING id"
     );
+    let from = delivery::REVIEW_FROM.map(str::to_owned).to_vec();
     let mut events = Vec::new();
-    for mut row in tx.conn.rows(&sql, args![ids, tx.now.as_micros()]).await? {
+    for mut row in tx.conn.rows(&sql, args![ids, tx.now.as_micros(), from]).await? {
         let id = row.int()?;
         if let Some(it) = all.iter().find(|it| it.issue_id == id) {
             events.push(event(it, "issue.changed", &json!({ "status": "in_review" })));

@@ -12,6 +12,7 @@ pub(crate) mod db;
 mod delivered;
 pub(crate) mod events;
 mod facts;
+mod faults;
 mod known;
 pub(crate) mod lane;
 mod machines;
