@@ -241,9 +241,10 @@ fn one(
         What::Input(_) => None,
     };
     let policy = tx.shared.policy;
+    let before = record.clone();
     let planned = plan::call(record, call.clone(), lease.as_ref(), tx.now, &policy)
         .map_err(StoreError::Refused)?;
-    saves.take(tx, record, at, planned.changes);
+    saves.take(tx, &before, record, at, planned.changes);
     Ok(planned.stepped)
 }
 
@@ -293,6 +294,8 @@ async fn save_old(tx: &mut Tx, old: OldLines) -> Result<u64, DbError> {
 #[derive(Default)]
 pub(super) struct Saves {
     touched: Vec<String>,
+    /// What changed of the tasks.
+    groups: rows::Groups,
     lines: Vec<(String, Line)>,
     old_lines: Vec<OldLines>,
     sessions: BTreeMap<(i64, i64), SessionReport>,
@@ -307,14 +310,17 @@ impl Saves {
         self.touched.iter().any(|touched| touched == id)
     }
 
+    /// What became of a task, by the call at this place.
     pub(super) fn take(
         &mut self,
         tx: &mut Tx,
+        before: &TaskRecord,
         record: &TaskRecord,
         at: usize,
         changes: Vec<Change>,
     ) {
         self.touched.push(record.id.clone());
+        self.groups = self.groups.and(rows::Groups::between(before, record));
         let has_new = changes.iter().any(|it| matches!(it, Change::NewLines(_)));
         for change in changes {
             match change {
@@ -395,7 +401,7 @@ impl Saves {
     ) -> Writes<'static> {
         delivered::sort(&mut self.delivered);
         let mut writes = Writes::default();
-        rows::save(&mut writes, tasks);
+        rows::save(&mut writes, tasks, self.groups);
         let at = tx.now.as_micros();
         let new = self.lines.into_iter().map(|(task_id, line)| line_row(task_id, line, at));
         writes.insert("messages", &LINE_COLUMNS, new.collect(), "");

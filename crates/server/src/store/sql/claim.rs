@@ -108,7 +108,7 @@ async fn repeated(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Given>>, 
     let machines: Vec<String> = asked.iter().map(|claim| claim.daemon_id.clone()).collect();
     let requests: Vec<String> = asked.iter().filter_map(|claim| claim.request.clone()).collect();
     let sql = format!(
-        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') AND t.claimed_by IS NOT NULL \
+        "SELECT {} FROM {} WHERE t.place = 'held' AND t.claimed_by IS NOT NULL \
          AND {} AND {} AND {}",
         rows::COLUMNS,
         rows::FROM,
@@ -170,12 +170,12 @@ fn assign(
             (!taken.contains(&place)).then_some((place, task, agent, runtime))
         });
         let Some((place, task, agent, runtime)) = next else { continue };
-        let mut task = task.clone();
+        let (before, mut task) = (task, task.clone());
         taken.insert(place);
         let lease = new_lease(tx, &task.id, task.machine.attempts + 1)?;
         let planned = plan::claim(&mut task, claim, runtime, &lease, tx.now, &policy);
         let Ok(planned) = planned else { continue };
-        saves.take(tx, &task, 0, planned.changes);
+        saves.take(tx, before, &task, 0, planned.changes);
         if let Some(agent) = agents.get_mut(agent) {
             agent.room -= 1;
             saves.claimed(agent.id, agent.claims, agent.concurrency);
@@ -264,7 +264,7 @@ fn candidates_text(conn: &Conn) -> String {
         conn.any("a.runtime_id", 2),
         conn.any("a.provider", 3)
     );
-    let queue = "FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0 \
+    let queue = "FROM tasks q WHERE q.agent_id = a.id AND q.place = 'queue' \
                  ORDER BY q.rank, q.id LIMIT";
     let first = if conn.is_postgres() {
         format!(
@@ -308,7 +308,7 @@ fn runtimes_of(claims: &[(usize, &Claim)]) -> (Vec<String>, Vec<String>) {
 }
 
 /// How many tasks of agent `a` are held.
-const HELD: &str = "(SELECT count(*) FROM tasks h WHERE h.agent_id = a.id AND h.state IN ('dispatched', 'running'))";
+const HELD: &str = "(SELECT count(*) FROM tasks h WHERE h.agent_id = a.id AND h.place = 'held')";
 
 /// Agents with something to claim that one of the claims could run, the most urgent first. On PostgreSQL they
 /// are locked, so that no other server fills the same places, and those that another one has are passed over.
@@ -321,7 +321,7 @@ async fn agents(
     let (own, kind) = (conn.any("a.runtime_id", 2), conn.any("a.provider", 3));
     let lock = if conn.is_postgres() { "FOR NO KEY UPDATE OF a SKIP LOCKED" } else { "" };
     // Not EXISTS: without fresh statistics PostgreSQL makes that a join that reads the whole queue.
-    let head = "(SELECT q.rank FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0 \
+    let head = "(SELECT q.rank FROM tasks q WHERE q.agent_id = a.id AND q.place = 'queue' \
                 ORDER BY q.rank, q.id LIMIT 1)";
     let sql = format!(
         "SELECT a.id, a.provider, a.runtime_id, a.concurrency, a.claims, {HELD} FROM agents a \
@@ -347,7 +347,7 @@ async fn first_tasks(
     let claims = i64::try_from(claims).unwrap_or(i64::MAX);
     let first = |agent: &str, limit: &str| {
         format!(
-            "SELECT q.id FROM tasks q WHERE q.agent_id = {agent} AND q.state = 'queued' AND q.parked = 0 \
+            "SELECT q.id FROM tasks q WHERE q.agent_id = {agent} AND q.place = 'queue' \
              ORDER BY q.rank, q.id LIMIT {limit}"
         )
     };
@@ -369,7 +369,7 @@ async fn first_tasks(
     };
     let sql = format!(
         "SELECT {}, (SELECT count(*) FROM tasks h WHERE h.agent_id = t.agent_id \
-             AND h.state IN ('dispatched', 'running')) \
+             AND h.place = 'held') \
          FROM {} WHERE t.id IN ({ids}) AND t.state = 'queued' ORDER BY t.rank, t.id {lock}",
         rows::COLUMNS,
         rows::FROM,

@@ -14,11 +14,11 @@ pub(crate) struct Counts {
 
 /// State and condition, as the indexes have them.
 const TASKS: [(&str, &str); 5] = [
-    ("queued", "state = 'queued' AND parked = 0"),
-    ("parked", "state = 'queued' AND parked = 1"),
-    ("dispatched", "state IN ('dispatched', 'running') AND state = 'dispatched'"),
-    ("running", "state IN ('dispatched', 'running') AND state = 'running'"),
-    ("waiting", "state = 'waiting'"),
+    ("queued", "place = 'queue'"),
+    ("parked", "place = 'parked'"),
+    ("dispatched", "place = 'held' AND state = 'dispatched'"),
+    ("running", "place = 'held' AND state = 'running'"),
+    ("waiting", "place = 'waiting'"),
 ];
 
 impl SqlStore {

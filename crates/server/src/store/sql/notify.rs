@@ -20,6 +20,8 @@ const CHANNEL: &str = "ostler";
 const PAYLOAD_BYTES_MAX: usize = 7_900;
 /// Hints that wait to be sent; what comes beyond is lost, and found by the others themselves.
 const WAITING_MAX: usize = 1_024;
+/// The pause after each: whoever says much says it in few notes. The first of them goes at once.
+const PAUSE: Duration = Duration::from_millis(5);
 /// The pause before a lost connection is made again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
@@ -73,10 +75,14 @@ async fn send(
             payload = note(Hints { anything: true, tokens: true, ..Hints::default() });
         }
         let sent = sqlx::query("SELECT pg_notify($1, $2)").bind(CHANNEL).bind(payload);
-        if let Err(error) = sent.execute(&pool).await {
-            tracing::debug!(%error, "a hint was not sent");
-            tokio::time::sleep(AGAIN_AFTER).await;
-        }
+        let pause = match sent.execute(&pool).await {
+            Ok(_) => PAUSE,
+            Err(error) => {
+                tracing::debug!(%error, "a hint was not sent");
+                AGAIN_AFTER
+            }
+        };
+        tokio::time::sleep(pause).await;
     }
 }
 

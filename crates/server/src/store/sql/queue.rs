@@ -33,7 +33,7 @@ impl SqlStore {
     /// are all.
     pub(crate) async fn offers(&self) -> Result<(Vec<Offer>, bool), StoreError> {
         let mut conn = self.reader().await?;
-        let due = "SELECT 1 FROM tasks WHERE state = 'queued' AND parked = 1 AND not_before <= $1 LIMIT 1";
+        let due = "SELECT 1 FROM tasks WHERE place = 'parked' AND not_before <= $1 LIMIT 1";
         let due = conn.row(due, args![self.now().as_micros()]).await?.is_some();
         if due {
             drop(conn);
@@ -44,10 +44,10 @@ impl SqlStore {
             "SELECT workspace_id, id, provider, runtime_id, concurrency - held FROM ( \
                  SELECT a.workspace_id, a.id, a.provider, a.runtime_id, a.concurrency, \
                      (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id \
-                         AND h.state IN ('dispatched', 'running')) AS held \
+                         AND h.place = 'held') AS held \
                  FROM agents a WHERE a.paused = 0 AND a.archived_at IS NULL \
-                     AND (SELECT q.rank FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' \
-                         AND q.parked = 0 ORDER BY q.rank, q.id LIMIT 1) IS NOT NULL \
+                     AND (SELECT q.rank FROM tasks q WHERE q.agent_id = a.id AND q.place = 'queue' \
+                          ORDER BY q.rank, q.id LIMIT 1) IS NOT NULL \
              ) AS a WHERE held < concurrency LIMIT {OFFERS_MAX}"
         );
         let mut offers = Vec::new();
@@ -69,7 +69,7 @@ impl SqlStore {
         let sql = format!(
             "SELECT r.workspace_id, r.daemon_id, t.id, t.decision, t.decision_note FROM tasks t \
              JOIN runtimes r ON r.id = t.runtime_id \
-             WHERE t.state = 'waiting' AND t.decision IS NOT NULL ORDER BY t.id LIMIT {DECISIONS_MAX}"
+             WHERE t.place = 'waiting' AND t.decision IS NOT NULL ORDER BY t.id LIMIT {DECISIONS_MAX}"
         );
         let rows = self.reader().await?.rows(&sql, args![]).await?;
         if rows.len() == DECISIONS_MAX {
@@ -91,7 +91,7 @@ impl SqlStore {
     ) -> Result<Vec<DecisionMade>, StoreError> {
         let sql = "SELECT t.id, t.decision, t.decision_note FROM tasks t \
                    JOIN runtimes r ON r.id = t.runtime_id \
-                   WHERE t.state = 'waiting' AND t.decision IS NOT NULL \
+                   WHERE t.place = 'waiting' AND t.decision IS NOT NULL \
                    AND r.workspace_id = $1 AND r.daemon_id = $2 ORDER BY t.id";
         let mut decisions = Vec::new();
         let mut conn = self.reader().await?;

@@ -7,7 +7,7 @@ use ostler_core::clock::Timestamp;
 use serde_json::json;
 
 use super::SqlStore;
-use super::db::args;
+use super::db::{Conn, DbError, args};
 use super::lane::Tx;
 use crate::store::StoreError;
 
@@ -71,7 +71,7 @@ impl SqlStore {
         let mut conn = self.reader().await?;
         let mut newest = None;
         for sql in [
-            "SELECT at FROM events ORDER BY at DESC LIMIT 1",
+            "SELECT at FROM events ORDER BY id DESC LIMIT 1",
             "SELECT last_seen FROM runtimes \
              ORDER BY last_seen DESC LIMIT 1",
         ] {
@@ -115,16 +115,14 @@ impl SqlStore {
         events_max: u64,
     ) -> Result<Option<i64>, StoreError> {
         let mut conn = self.reader().await?;
-        let by_age = "SELECT id FROM events WHERE at < $1 ORDER BY at DESC LIMIT 1";
+        let by_age = last_before(&mut conn, before).await?;
         let by_number = "SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET $1";
         let skipped = i64::try_from(events_max).unwrap_or(i64::MAX);
-        let mut end = None;
-        for (sql, arg) in [(by_age, before.as_micros()), (by_number, skipped)] {
-            if let Some(mut row) = conn.row(sql, args![arg]).await? {
-                end = end.max(Some(row.int()?));
-            }
-        }
-        Ok(end)
+        let by_number = match conn.row(by_number, args![skipped]).await? {
+            Some(mut row) => Some(row.int()?),
+            None => None,
+        };
+        Ok(by_age.max(by_number))
     }
 
     /// Removes events up to this one; how many of which workspace is counted in `gone`.
@@ -149,6 +147,28 @@ impl SqlStore {
         })
         .await
     }
+}
+
+/// The last event before `before`. Events are found by their numbers, which follow time as closely as it matters here:
+/// an index by time would cost every event something.
+async fn last_before(conn: &mut Conn, before: Timestamp) -> Result<Option<i64>, DbError> {
+    let ends = "SELECT COALESCE(min(id), 1), COALESCE(max(id), 0) FROM events";
+    let mut ends = conn.row(ends, args![]).await?.ok_or(DbError::RowNotFound)?;
+    let (first, mut last) = (ends.int()?, ends.int()?);
+    let mut next = first;
+    while next <= last {
+        let middle = next + (last - next) / 2;
+        // There may be no event with that number.
+        let sql = "SELECT id, at FROM events WHERE id <= $1 ORDER BY id DESC LIMIT 1";
+        let mut row = conn.row(sql, args![middle]).await?.ok_or(DbError::RowNotFound)?;
+        let (id, at) = (row.int()?, Timestamp::from_micros(row.int()?));
+        if at < before {
+            next = middle + 1;
+        } else {
+            last = id - 1;
+        }
+    }
+    Ok((last >= first).then_some(last))
 }
 
 /// Whether this transaction may prune: another server may be at it.

@@ -22,41 +22,54 @@ pub(super) const COLUMNS: &str = "t.id, t.workspace_id, t.issue_id, i.number, t.
 /// The tables [`COLUMNS`] are of.
 pub(super) const FROM: &str = "tasks t JOIN issues i ON i.id = t.issue_id";
 
-/// What changes of a task, in the order of [`changed`]; the id first.
-const CHANGING: [(&str, Kind); 33] = [
-    ("id", Kind::Text),
-    ("runtime_id", Kind::Text),
-    ("state", Kind::Text),
-    ("parked", Kind::Int),
-    ("not_before", Kind::Int),
-    ("attempts", Kind::Int),
-    ("hand_backs", Kind::Int),
-    ("parks", Kind::Int),
-    ("cancel_requested", Kind::Int),
-    ("lease_hash", Kind::Text),
-    ("lease_nonce", Kind::Text),
-    ("lease_expires_at", Kind::Int),
-    ("lease_start_by", Kind::Int),
-    ("lease_request", Kind::Text),
-    ("claimed_by", Kind::Text),
-    ("ended_hash", Kind::Text),
-    ("ended_how", Kind::Text),
-    ("ended_became", Kind::Text),
-    ("worked_us", Kind::Int),
-    ("working_since", Kind::Int),
-    ("wait_for", Kind::Text),
-    ("wait_summary", Kind::Text),
-    ("wait_since", Kind::Int),
-    ("decision", Kind::Text),
-    ("decision_note", Kind::Text),
-    ("lines", Kind::Int),
-    ("lines_before", Kind::Int),
-    ("error", Kind::Text),
-    ("started_at", Kind::Int),
-    ("ended_at", Kind::Int),
-    ("rank", Kind::Int),
-    ("line_bytes", Kind::Int),
-    ("pruned", Kind::Int),
+/// What a change of a task is saved with: the columns of its groups, so that a start sends five columns to the database
+/// and not all. Few groups make few different statements.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    /// Changes with almost everything.
+    Place,
+    Lease,
+    Work,
+    End,
+    Queue,
+    Wait,
+    Output,
+}
+
+/// What changes of a task, in the order of [`changed`], which has the id before.
+const CHANGING: [(&str, Kind, Group); 32] = [
+    ("state", Kind::Text, Group::Place),
+    ("place", Kind::Text, Group::Place),
+    ("lease_expires_at", Kind::Int, Group::Place),
+    ("lease_start_by", Kind::Int, Group::Place),
+    ("runtime_id", Kind::Text, Group::Lease),
+    ("attempts", Kind::Int, Group::Lease),
+    ("lease_hash", Kind::Text, Group::Lease),
+    ("lease_nonce", Kind::Text, Group::Lease),
+    ("lease_request", Kind::Text, Group::Lease),
+    ("claimed_by", Kind::Text, Group::Lease),
+    ("worked_us", Kind::Int, Group::Work),
+    ("working_since", Kind::Int, Group::Work),
+    ("started_at", Kind::Int, Group::Work),
+    ("ended_hash", Kind::Text, Group::End),
+    ("ended_how", Kind::Text, Group::End),
+    ("ended_became", Kind::Text, Group::End),
+    ("ended_at", Kind::Int, Group::End),
+    ("error", Kind::Text, Group::End),
+    ("not_before", Kind::Int, Group::Queue),
+    ("hand_backs", Kind::Int, Group::Queue),
+    ("parks", Kind::Int, Group::Queue),
+    ("cancel_requested", Kind::Int, Group::Queue),
+    ("rank", Kind::Int, Group::Queue),
+    ("wait_for", Kind::Text, Group::Wait),
+    ("wait_summary", Kind::Text, Group::Wait),
+    ("wait_since", Kind::Int, Group::Wait),
+    ("decision", Kind::Text, Group::Wait),
+    ("decision_note", Kind::Text, Group::Wait),
+    ("lines", Kind::Int, Group::Output),
+    ("lines_before", Kind::Int, Group::Output),
+    ("line_bytes", Kind::Int, Group::Output),
+    ("pruned", Kind::Int, Group::Output),
 ];
 
 fn corrupt(what: &'static str) -> DbError {
@@ -167,32 +180,47 @@ fn read_waits(row: &mut Row) -> Result<Option<Waits>, DbError> {
     }))
 }
 
-/// The values of [`CHANGING`].
+/// Where a task stands, for the indexes.
+fn place(task: &Task) -> &'static str {
+    match task.state {
+        State::Queued if task.not_before.is_some() => "parked",
+        State::Queued => "queue",
+        State::Waiting => "waiting",
+        state if state.is_held() => "held",
+        _ => "ended",
+    }
+}
+
+/// The id and the values of [`CHANGING`].
 fn changed(record: &TaskRecord) -> Vec<Value> {
     let task = &record.machine;
     let at = |instant: Option<Timestamp>| instant.map(Timestamp::as_micros);
     let decision = task.waits.as_ref().and_then(|waits| waits.decision.as_ref());
     args![
         &record.id,
-        record.runtime_id.clone(),
         task.state.word(),
-        task.not_before.is_some(),
-        at(task.not_before),
-        i64::from(task.attempts),
-        i64::from(task.hand_backs),
-        i64::from(task.parks),
-        task.cancel_requested,
-        task.lease.map(|lease| hex(&lease.hash.0)),
-        record.lease_nonce.clone(),
+        place(task),
         task.lease.map(|lease| lease.expires_at.as_micros()),
         at(task.lease.and_then(|lease| lease.start_by)),
+        record.runtime_id.clone(),
+        i64::from(task.attempts),
+        task.lease.map(|lease| hex(&lease.hash.0)),
+        record.lease_nonce.clone(),
         record.lease_request.clone(),
         record.claimed_by.clone(),
+        i64::try_from(task.worked.as_micros()).unwrap_or(i64::MAX),
+        at(task.working_since),
+        at(record.started_at),
         task.ended.map(|ended| hex(&ended.hash.0)),
         task.ended.map(|ended| ended.end.word()),
         task.ended.map(|ended| ended.became.word()),
-        i64::try_from(task.worked.as_micros()).unwrap_or(i64::MAX),
-        at(task.working_since),
+        at(record.ended_at),
+        record.error.clone(),
+        at(task.not_before),
+        i64::from(task.hand_backs),
+        i64::from(task.parks),
+        task.cancel_requested,
+        record.rank,
         task.waits.as_ref().map(|waits| waits.what.word()),
         task.waits.as_ref().map(|waits| waits.summary.clone()),
         task.waits.as_ref().map(|waits| waits.since.as_micros()),
@@ -200,25 +228,50 @@ fn changed(record: &TaskRecord) -> Vec<Value> {
         decision.map(|decision| decision.note.clone()),
         count(task.lines),
         count(task.lines_before),
-        record.error.clone(),
-        at(record.started_at),
-        at(record.ended_at),
-        record.rank,
         count(record.line_bytes),
         record.pruned,
     ]
 }
 
-/// Saves tasks over the ones they were made from; nothing is written when one of these has changed meanwhile.
-pub(super) fn save(writes: &mut Writes<'_>, records: &[&TaskRecord]) {
-    let mut columns = CHANGING.to_vec();
-    columns.push(("version", Kind::Int));
+/// Groups of columns of which something changed.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Groups(u8);
+
+impl Groups {
+    /// Those in which the two differ.
+    pub(super) fn between(before: &TaskRecord, after: &TaskRecord) -> Self {
+        let (before, after) = (changed(before), changed(after));
+        let pairs = before.iter().zip(&after).skip(1).zip(&CHANGING);
+        let differ = pairs.filter(|((before, after), _)| before != after);
+        Self(differ.fold(0, |all, (_, (_, _, group))| all | 1 << *group as u8))
+    }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn has(self, group: Group) -> bool {
+        self.0 & 1 << group as u8 != 0
+    }
+}
+
+/// Saves what changed of tasks over the ones they were made from; nothing is written when one of these has changed
+/// meanwhile.
+pub(super) fn save(writes: &mut Writes<'_>, records: &[&TaskRecord], groups: Groups) {
+    let is_saved = |at: &usize| {
+        let changing = at.checked_sub(1).and_then(|at| CHANGING.get(at));
+        changing.is_none_or(|(_, _, group)| groups.has(*group))
+    };
+    let mut columns = vec![("id", Kind::Text)];
+    columns.extend(CHANGING.iter().filter(|it| groups.has(it.2)).map(|it| (it.0, it.1)));
     let set = |(at, (name, _)): (usize, &(&str, Kind))| format!("{name} = v.column{}", at + 1);
-    let mut sets: Vec<_> = CHANGING.iter().enumerate().skip(1).map(set).collect();
+    let mut sets: Vec<_> = columns.iter().enumerate().skip(1).map(set).collect();
     sets.push("version = tasks.version + 1".to_owned());
+    columns.push(("version", Kind::Int));
     let condition = format!("tasks.version = v.column{}", columns.len());
     let row = |record: &&TaskRecord| {
-        let mut row = changed(record);
+        let values = changed(record).into_iter().enumerate();
+        let mut row: Vec<_> = values.filter(|(at, _)| is_saved(at)).map(|it| it.1).collect();
         row.push(record.version.into());
         row
     };
@@ -259,7 +312,8 @@ pub(crate) async fn queue(
 }
 
 async fn insert(tx: &mut Tx, record: &TaskRecord) -> Result<(), DbError> {
-    let mut columns = CHANGING.to_vec();
+    let mut columns = vec![("id", Kind::Text)];
+    columns.extend(CHANGING.map(|(name, kind, _)| (name, kind)));
     columns.extend([
         ("workspace_id", Kind::Int),
         ("issue_id", Kind::Int),

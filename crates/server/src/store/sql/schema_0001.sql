@@ -170,8 +170,10 @@ CREATE TABLE tasks (
     state TEXT NOT NULL,
     -- The place in the queue, lowest first.
     rank BIGINT NOT NULL,
-    -- Queued, but not to be claimed before not_before.
-    parked BIGINT NOT NULL,
+    -- Where it stands: in the queue, parked (queued, but not to be claimed before not_before), held, waiting or
+    -- ended. Indexes look at this and not at the state: what changes no indexed column, as a start, PostgreSQL saves
+    -- without touching any index.
+    place TEXT NOT NULL,
     not_before BIGINT,
     attempts BIGINT NOT NULL,
     hand_backs BIGINT NOT NULL,
@@ -206,12 +208,14 @@ CREATE TABLE tasks (
     ended_at BIGINT,
     -- One more with each change, whoever makes it: what was decided from an older one is not saved.
     version BIGINT NOT NULL DEFAULT 0
-);
-CREATE INDEX tasks_queue ON tasks (agent_id, rank, id) WHERE state = 'queued' AND parked = 0;
-CREATE INDEX tasks_parked ON tasks (not_before) WHERE state = 'queued' AND parked = 1;
-CREATE INDEX tasks_held ON tasks (agent_id) WHERE state IN ('dispatched', 'running');
-CREATE INDEX tasks_waiting ON tasks (runtime_id) WHERE state = 'waiting';
-CREATE UNIQUE INDEX tasks_by_request ON tasks (workspace_id, claimed_by, lease_request) WHERE claimed_by IS NOT NULL;
+--sqlite );
+-- Room on each page for the next state of its tasks.
+--postgres ) WITH (fillfactor = 70);
+CREATE INDEX tasks_queue ON tasks (agent_id, rank, id) WHERE place = 'queue';
+CREATE INDEX tasks_parked ON tasks (not_before) WHERE place = 'parked';
+CREATE INDEX tasks_held ON tasks (agent_id) WHERE place = 'held';
+CREATE INDEX tasks_waiting ON tasks (runtime_id) WHERE place = 'waiting';
+CREATE UNIQUE INDEX tasks_by_request ON tasks (workspace_id, claimed_by, lease_request) WHERE lease_request IS NOT NULL;
 CREATE INDEX tasks_of_issue ON tasks (issue_id, id);
 CREATE INDEX tasks_of_workspace ON tasks (workspace_id, id);
 -- For retention. line_bytes is not in it: it changes with every batch of output.
@@ -237,7 +241,6 @@ CREATE TABLE results (
     ended_at BIGINT NOT NULL
 );
 CREATE INDEX results_of_task ON results (task_id);
-CREATE INDEX results_of_issue ON results (issue_id);
 CREATE INDEX results_of_workspace ON results (workspace_id, ended_at);
 
 -- The session last reported for an agent on an issue.
@@ -342,4 +345,3 @@ CREATE TABLE events (
     at BIGINT NOT NULL
 );
 CREATE INDEX events_of_workspace ON events (workspace_id, tx, id);
-CREATE INDEX events_by_age ON events (at);

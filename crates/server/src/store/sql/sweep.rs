@@ -55,9 +55,9 @@ pub(crate) async fn run(tx: &mut Tx, sweep: Sweep) -> Result<Swept, StoreError> 
 pub(super) async fn unpark(tx: &mut Tx) -> Result<u64, StoreError> {
     // Over is over, also when the clock goes back.
     let sql = format!(
-        "UPDATE tasks SET parked = 0, not_before = NULL, version = version + 1 \
+        "UPDATE tasks SET place = 'queue', not_before = NULL, version = version + 1 \
          WHERE id IN (SELECT id FROM tasks \
-         WHERE state = 'queued' AND parked = 1 AND not_before <= $1 {}) RETURNING workspace_id, agent_id",
+         WHERE place = 'parked' AND not_before <= $1 {}) RETURNING workspace_id, agent_id",
         free_rows(&tx.conn)
     );
     let due = tx.conn.rows(&sql, args![tx.now.as_micros()]).await?;
@@ -79,7 +79,7 @@ fn free_rows(conn: &Conn) -> &'static str {
 async fn take_leases(tx: &mut Tx, sweep: Sweep) -> Result<(u64, bool), StoreError> {
     let lock = if tx.conn.is_postgres() { "FOR NO KEY UPDATE OF t SKIP LOCKED" } else { "" };
     let sql = format!(
-        "SELECT {} FROM {} WHERE t.state IN ('dispatched', 'running') \
+        "SELECT {} FROM {} WHERE t.place = 'held' \
          AND (t.lease_expires_at <= $1 OR (t.state = 'dispatched' AND t.lease_start_by <= $1) \
          OR t.lease_expires_at > $2) \
          ORDER BY t.id LIMIT {LEASES_MAX} {lock}",
@@ -95,10 +95,11 @@ async fn take_leases(tx: &mut Tx, sweep: Sweep) -> Result<(u64, bool), StoreErro
         if sweep.bring_back { policy.lease_end_max(sweep.now).as_micros() } else { i64::MAX };
     let mut count = 0;
     for mut row in tx.conn.rows(&sql, args![ran_out, ahead]).await? {
-        let mut record = rows::read(&mut row)?;
+        let before = rows::read(&mut row)?;
+        let mut record = before.clone();
         let changes = plan::sweep(&mut record, sweep.now, &policy);
         count += u64::from(!changes.is_empty());
-        saves.take(tx, &record, 0, changes);
+        saves.take(tx, &before, &record, 0, changes);
         taken.push(record);
     }
     saves.save(tx, &taken.iter().collect::<Vec<_>>()).await?;

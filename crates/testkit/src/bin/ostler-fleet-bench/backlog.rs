@@ -45,7 +45,7 @@ async fn on(_: &Options, database: &Database, backlog: bool) -> Result<Samples, 
     database.sql(&sql::agents("busy", 1, "claude_code", 1))?;
     if backlog {
         database.sql(&sql::finished("busy", FINISHED, QUEUED))?;
-        database.sql(&sql::tasks("busy", QUEUED, "queued"))?;
+        database.sql(&sql::tasks("busy", QUEUED))?;
         database.sql("ANALYZE")?;
     }
     let product = database.serve("one")?;
@@ -57,7 +57,7 @@ async fn on(_: &Options, database: &Database, backlog: bool) -> Result<Samples, 
         client.expect(200, "/api/daemon/tasks/claim", None, body).await?;
     }
     database.sql(&sql::agents("free", 1, "claude_code", 100_000))?;
-    database.sql(&sql::tasks("free", TIMES, "queued"))?;
+    database.sql(&sql::tasks("free", TIMES))?;
     // The server looks for itself every two seconds.
     tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;
     time(&product, &tokens).await

@@ -55,7 +55,7 @@ async fn on(options: &Options, database: &Database, name: &str) -> Result<f64, F
     let tasks = TASKS_PER_SECOND * (options.load + WARM_UP).as_secs();
     database.sql(&sql::issues(tasks))?;
     database.sql(&sql::agents("jobs", AGENTS, "claude_code", 64))?;
-    database.sql(&sql::tasks("jobs", tasks, "queued"))?;
+    database.sql(&sql::tasks("jobs", tasks))?;
     let product = database.serve("one")?;
     let rate = load(options, &product, &tokens).await?;
     row(&format!("claim, start, complete, 24 connections, {name}"), rate, "/s", Target::None);

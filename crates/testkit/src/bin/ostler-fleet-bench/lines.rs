@@ -29,7 +29,7 @@ pub(crate) async fn measure(options: &Options) -> Result<(), Fault> {
     let tokens = database.init()?;
     database.sql(&sql::issues(STREAMS as u64))?;
     database.sql(&sql::agents("lines", STREAMS as u64, "claude_code", 4))?;
-    database.sql(&sql::tasks("lines", STREAMS as u64, "queued"))?;
+    database.sql(&sql::tasks("lines", STREAMS as u64))?;
     let product = database.serve("one")?;
     jobs::register(&product, &tokens).await?;
     let copied = copy(options, &database)?;

@@ -54,13 +54,13 @@ pub(crate) fn issues(count: u64) -> String {
            0, 0, 0 FROM n, workspaces w"
 }
 
-/// `count` tasks in this state, one an issue, dealt to the agents whose names begin with `<name>-`.
-pub(crate) fn tasks(name: &str, count: u64, state: &str) -> String {
+/// `count` queued tasks, one an issue, dealt to the agents whose names begin with `<name>-`.
+pub(crate) fn tasks(name: &str, count: u64) -> String {
     format!(
-        "INSERT INTO tasks (id, workspace_id, issue_id, agent_id, state, rank, parked, attempts, hand_backs, parks, \
+        "INSERT INTO tasks (id, workspace_id, issue_id, agent_id, state, rank, place, attempts, hand_backs, parks, \
          cancel_requested, worked_us, lines, lines_before, line_bytes, pruned, created_at) \
-         SELECT '{name}{state}' || s.number, s.workspace_id, s.id, a.id, '{state}', s.number, \
-         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM issues AS s \
+         SELECT '{name}' || s.number, s.workspace_id, s.id, a.id, 'queued', s.number, 'queue', \
+         0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM issues AS s \
          JOIN (SELECT id, row_number() OVER (ORDER BY id) - 1 AS at, count(*) OVER () AS many FROM agents \
          WHERE name LIKE '{name}-%') AS a ON a.at = s.number % a.many WHERE s.number <= {count}"
     )
@@ -70,9 +70,9 @@ pub(crate) fn tasks(name: &str, count: u64, state: &str) -> String {
 pub(crate) fn finished(name: &str, count: u64, issues: u64) -> String {
     numbers(count)
         + &format!(
-            "INSERT INTO tasks (id, workspace_id, issue_id, agent_id, state, rank, parked, attempts, hand_backs, parks, \
+            "INSERT INTO tasks (id, workspace_id, issue_id, agent_id, state, rank, place, attempts, hand_backs, parks, \
              cancel_requested, worked_us, lines, lines_before, line_bytes, pruned, created_at, ended_at) \
-             SELECT 'finished' || i, s.workspace_id, s.id, a.id, 'completed', i, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1 \
+             SELECT 'finished' || i, s.workspace_id, s.id, a.id, 'completed', i, 'ended', 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1 \
              FROM n JOIN issues AS s ON s.number = 1 + n.i % {issues} JOIN agents AS a ON a.name = '{name}-1'"
         )
 }

@@ -85,9 +85,9 @@ const COLUMNS: &str = "a.id, a.name, a.description, a.provider, a.model, a.instr
      (CASE WHEN EXISTS (SELECT 1 FROM runtimes r WHERE r.workspace_id = a.workspace_id AND r.listed = 1 \
          AND r.online = 1 AND (r.id = a.runtime_id OR (a.runtime_id IS NULL AND r.provider = a.provider))) \
          THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END), \
-     (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id AND h.state IN ('dispatched', 'running')), \
-     (SELECT count(*) FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0) \
-     + (SELECT count(*) FROM tasks p WHERE p.agent_id = a.id AND p.state = 'queued' AND p.parked = 1), \
+     (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id AND h.place = 'held'), \
+     (SELECT count(*) FROM tasks q WHERE q.agent_id = a.id AND q.place = 'queue') \
+     + (SELECT count(*) FROM tasks p WHERE p.agent_id = a.id AND p.place = 'parked'), \
      a.archived_at, a.created_at";
 
 /// The names in a sealed object. One that does not open is shown as empty, so that the rest of a list is seen.

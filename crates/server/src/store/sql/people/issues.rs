@@ -215,7 +215,7 @@ async fn with_waiting(
     let any = conn.any("issue_id", 1);
     let sql = format!(
         "SELECT issue_id, id, wait_for, wait_summary, wait_since, decision, decision_note FROM tasks \
-         WHERE {any} AND state = 'waiting' ORDER BY wait_since DESC, id DESC"
+         WHERE {any} AND place = 'waiting' ORDER BY wait_since DESC, id DESC"
     );
     let mut waits = std::collections::HashMap::new();
     for mut row in conn.rows(&sql, args![ids]).await? {
@@ -394,7 +394,7 @@ pub(super) async fn wait_for_others(tx: &mut Tx, issue_id: i64) -> Result<(), Db
 async fn open_tasks(tx: &mut Tx, issue_id: i64) -> Result<Vec<(String, i64, String)>, DbError> {
     let sql = format!(
         "SELECT id, agent_id, state FROM tasks WHERE issue_id = $1 \
-         AND state IN ('queued', 'dispatched', 'running', 'waiting') ORDER BY id {}",
+         AND place <> 'ended' ORDER BY id {}",
         locking(&tx.conn)
     );
     let rows = tx.conn.rows(&sql, args![issue_id]).await?;
@@ -437,7 +437,7 @@ async fn reorder(
         return Ok(());
     }
     let sql = "UPDATE tasks SET rank = rank + $2, version = version + 1 WHERE issue_id = $1 \
-               AND state IN ('queued', 'dispatched', 'running', 'waiting')";
+               AND place <> 'ended'";
     tx.conn.execute(sql, args![issue_id, shift]).await?;
     Ok(())
 }

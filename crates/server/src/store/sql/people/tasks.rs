@@ -178,7 +178,7 @@ pub(crate) async fn approvals(
     page: Page,
 ) -> Result<Part<Approval>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM {FROM} WHERE t.workspace_id = $1 AND t.state = 'waiting' \
+        "SELECT {COLUMNS} FROM {FROM} WHERE t.workspace_id = $1 AND t.place = 'waiting' \
          AND t.wait_for IS NOT NULL ORDER BY t.wait_since, t.id"
     );
     let found = part(conn, &sql, args![workspace_id], page, read).await?;
@@ -289,7 +289,7 @@ pub(crate) async fn retry(tx: &mut Tx, workspace_id: i64, id: &str) -> Result<()
     let (issue_id, agent_id) = (row.int()?, row.int()?);
     wait_for_others(tx, issue_id).await?;
     let sql = "SELECT 1 FROM tasks WHERE issue_id = $1 AND agent_id = $2 AND id <> $3 \
-               AND state IN ('queued', 'dispatched', 'running', 'waiting') LIMIT 1";
+               AND place <> 'ended' LIMIT 1";
     if tx.conn.row(sql, args![issue_id, agent_id, id]).await?.is_some() {
         let message = "Another task of this agent on this issue is still open.".to_owned();
         return Err(StoreError::Conflict(message));

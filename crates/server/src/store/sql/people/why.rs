@@ -25,8 +25,8 @@ pub(super) async fn of(conn: &mut Conn, task_id: &str, now: Timestamp) -> Result
              (SELECT count(*) {could}), \
              (SELECT count(*) {could} AND r.listed = 1 AND r.online = 1), \
              (SELECT count(*) FROM tasks h WHERE h.agent_id = a.id \
-                 AND h.state IN ('dispatched', 'running')), \
-             (SELECT count(*) FROM tasks q WHERE q.agent_id = a.id AND q.state = 'queued' AND q.parked = 0 \
+                 AND h.place = 'held'), \
+             (SELECT count(*) FROM tasks q WHERE q.agent_id = a.id AND q.place = 'queue' \
                  AND (q.rank < t.rank OR (q.rank = t.rank AND q.id < t.id))) \
          FROM tasks t JOIN agents a ON a.id = t.agent_id WHERE t.id = $1"
     );
