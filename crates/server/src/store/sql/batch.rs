@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ostler_core::lease::Input;
 
+use super::ahead::Candidates;
 use super::db::{DbError, Kind, Value, Writes, args};
 use super::delivered::{self, Delivered};
 use super::lane::{Hot, Tx};
@@ -115,6 +116,8 @@ pub(crate) struct Guess {
     pub(crate) writes: Writes<'static>,
     /// The tasks as they will be when it is written.
     pub(super) tasks: Vec<TaskRecord>,
+    /// What is left for the next claims then.
+    pub(super) left: Option<Candidates>,
 }
 
 /// What becomes of jobs if nobody else changes the same tasks and agents meanwhile.
@@ -125,10 +128,12 @@ pub(crate) async fn guess(tx: &mut Tx, jobs: &[Hot]) -> Result<Option<Guess>, St
     let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
     let (calls, claims) = by_kind(jobs);
     let (mut tasks, mut saves) = guess_calls(tx, &calls, &mut outcomes);
+    let mut left = None;
     if !claims.is_empty() {
-        let (guessed, given) = claim::guess(tx, &claims, &mut saves).await?;
-        tasks.extend(given);
-        for (place, claimed) in guessed {
+        let guessed = claim::guess(tx, &claims, &mut saves).await?;
+        left = guessed.left;
+        tasks.extend(guessed.tasks);
+        for (place, claimed) in guessed.claimed {
             if let Some(outcome) = outcomes.get_mut(place) {
                 *outcome = Some(Outcome::Claim(claimed.map(Box::new)));
             }
@@ -140,7 +145,7 @@ pub(crate) async fn guess(tx: &mut Tx, jobs: &[Hot]) -> Result<Option<Guess>, St
     // In the order in which they are locked everywhere.
     tasks.sort_unstable_by(|a, b| a.id.cmp(&b.id));
     let writes = saves.writes(tx, &tasks.iter().collect::<Vec<_>>(), Vec::new());
-    Ok(Some(Guess { outcomes, writes, tasks: saved(tasks) }))
+    Ok(Some(Guess { outcomes, writes, tasks: saved(tasks), left }))
 }
 
 /// The tasks that calls change, and what else they save.

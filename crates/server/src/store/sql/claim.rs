@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::ahead::{self, Candidates, Wanted};
 use super::batch::{Saves, new_lease};
 use super::db::{Conn, DbError, Row, Value, args};
 use super::lane::Tx;
@@ -21,17 +22,24 @@ pub(super) struct Given {
 }
 
 /// An agent with something to do.
-struct Agent {
-    id: i64,
+pub(super) struct Agent {
+    pub(super) id: i64,
     provider: String,
     runtime_id: Option<String>,
     concurrency: i64,
     /// How often a claim was given its tasks.
     claims: i64,
     room: i64,
+    /// Tasks that were found, or not more than there is room for.
+    found: i64,
 }
 
 impl Agent {
+    /// It may have more tasks than room.
+    pub(super) fn is_full(&self) -> bool {
+        self.found >= self.room
+    }
+
     /// The runtime of the claim that may run it.
     fn runtime<'c>(&self, claim: &'c Claim) -> Option<&'c str> {
         let fits = |(id, provider): &&(String, String)| match &self.runtime_id {
@@ -145,60 +153,104 @@ async fn in_workspace(
     }
     let tasks = first_tasks(&mut tx.conn, &mut agents, claims.len()).await?;
     let mut saves = Saves::default();
-    let given = assign(tx, claims, &tasks, &mut agents, &mut saves)?;
+    let chosen = choose(claims, &tasks, &agents);
+    let given = assign(tx, chosen, &tasks, &mut agents, &mut saves)?;
     let tasks: Vec<_> = given.iter().map(|(_, given)| &given.task).collect();
     saves.save(tx, &tasks).await?;
     Ok((given, saw_all))
 }
 
-/// Gives each claim the first of the tasks that is for it, while the agents have room.
+/// A claim, and the places of the task and the agent it is given.
+struct Choice<'c> {
+    at: usize,
+    claim: &'c Claim,
+    runtime: &'c str,
+    task: usize,
+    agent: usize,
+}
+
+/// The first of the tasks for each claim that is for it, while the agents have room.
+fn choose<'c>(
+    claims: &[(usize, &'c Claim)],
+    tasks: &[TaskRecord],
+    agents: &[Agent],
+) -> Vec<Choice<'c>> {
+    let mut room: Vec<_> = agents.iter().map(|agent| agent.room).collect();
+    let mut taken = HashSet::new();
+    let mut chosen = Vec::new();
+    for (at, claim) in claims {
+        let next = tasks.iter().enumerate().find_map(|(task, record)| {
+            let agent = agents.iter().position(|agent| agent.id == record.agent_id)?;
+            room.get(agent).filter(|room| **room > 0)?;
+            let runtime = agents.get(agent)?.runtime(claim)?;
+            (!taken.contains(&task)).then_some(Choice { at: *at, claim, runtime, task, agent })
+        });
+        let Some(choice) = next else { continue };
+        taken.insert(choice.task);
+        if let Some(room) = room.get_mut(choice.agent) {
+            *room -= 1;
+        }
+        chosen.push(choice);
+    }
+    chosen
+}
+
+/// Gives each claim what was chosen for it.
 fn assign(
     tx: &mut Tx,
-    claims: &[(usize, &Claim)],
+    chosen: Vec<Choice<'_>>,
     tasks: &[TaskRecord],
     agents: &mut [Agent],
     saves: &mut Saves,
 ) -> Result<Vec<(usize, Given)>, StoreError> {
     let policy = tx.shared.policy;
     let mut given = Vec::new();
-    let mut taken = HashSet::new();
-    for (at, claim) in claims {
-        let next = tasks.iter().enumerate().find_map(|(place, task)| {
-            let agent = agents.iter().position(|agent| agent.id == task.agent_id)?;
-            let of = agents.get(agent).filter(|agent| agent.room > 0)?;
-            let runtime = of.runtime(claim)?;
-            (!taken.contains(&place)).then_some((place, task, agent, runtime))
-        });
-        let Some((place, task, agent, runtime)) = next else { continue };
-        let (before, mut task) = (task, task.clone());
-        taken.insert(place);
+    let mut counted = HashSet::new();
+    for choice in chosen {
+        let Some(before) = tasks.get(choice.task) else { continue };
+        let mut task = before.clone();
         let lease = new_lease(tx, &task.id, task.machine.attempts + 1)?;
-        let planned = plan::claim(&mut task, claim, runtime, &lease, tx.now, &policy);
+        let planned =
+            plan::claim(&mut task, choice.claim, choice.runtime, &lease, tx.now, &policy);
         let Ok(planned) = planned else { continue };
         saves.take(tx, before, &task, 0, planned.changes);
-        if let Some(agent) = agents.get_mut(agent) {
+        if let Some(agent) = agents.get_mut(choice.agent) {
             agent.room -= 1;
-            saves.claimed(agent.id, agent.claims, agent.concurrency);
+            agent.found -= 1;
+            // Once for all that it is given now.
+            if counted.insert(agent.id) {
+                saves.claimed(agent.id, agent.claims, agent.concurrency);
+                agent.claims += 1;
+            }
         }
-        given.push((*at, Given { task, lease_token: lease.token }));
+        given.push((choice.at, Given { task, lease_token: lease.token }));
     }
     Ok(given)
 }
 
-/// Guesses what claims are given if nobody else is given it first: read without locks, and to be saved with a
-/// guard. By the place of the claim; nothing where it is certain that there is nothing, and those that are left out
-/// are for [`run`]. With it the tasks that are to be saved.
+/// What claims are given if nobody else is given it first.
+#[derive(Default)]
+pub(super) struct Guessed {
+    /// By the place of the claim; nothing where it is certain that there is nothing. Those that are left out are for
+    /// [`run`].
+    pub(super) claimed: Vec<(usize, Option<Claimed>)>,
+    /// To be saved.
+    pub(super) tasks: Vec<TaskRecord>,
+    /// What is left for the claims after these, when the tasks are saved.
+    pub(super) left: Option<Candidates>,
+}
+
+/// Guesses what claims are given: read without locks, and to be saved with a guard.
 pub(super) async fn guess(
     tx: &mut Tx,
     claims: &[(usize, &Claim)],
     saves: &mut Saves,
-) -> Result<(Vec<(usize, Option<Claimed>)>, Vec<TaskRecord>), StoreError> {
+) -> Result<Guessed, StoreError> {
     let all: Vec<_> = claims.iter().map(|(_, claim)| *claim).collect();
     let mut workspaces: Vec<_> = all.iter().map(|claim| claim.workspace_id).collect();
     workspaces.sort_unstable();
     workspaces.dedup();
-    let mut guessed = Vec::new();
-    let mut bases = HashMap::new();
+    let (mut given_to, mut bases, mut left) = (Vec::new(), HashMap::new(), None);
     for workspace_id in workspaces {
         let claims: Vec<_> = claims
             .iter()
@@ -208,50 +260,91 @@ pub(super) async fn guess(
             })
             .map(|(_, claim)| *claim)
             .collect();
-        let (tasks, mut agents, saw_all) =
-            candidates(&mut tx.conn, workspace_id, &claims, &mut bases).await?;
-        let given = assign(tx, &claims, &tasks, &mut agents, saves)?;
+        let (mut found, chosen) = candidates(tx, workspace_id, &claims).await?;
+        let given = assign(tx, chosen, &found.tasks, &mut found.agents, saves)?;
         for (at, claim) in claims {
             // One with a word may have been given something before.
-            let nothing = saw_all && claim.request.is_none();
+            let nothing = found.is_all && claim.request.is_none();
             let own = given.iter().find(|(place, _)| *place == at).map(|(_, given)| given.clone());
             if own.is_some() || nothing {
-                guessed.push((at, own));
+                given_to.push((at, own));
             }
         }
+        let given: Vec<_> = given.into_iter().map(|(_, given)| given.task.id).collect();
+        for id in &given {
+            bases.extend(found.bases.remove_entry(id));
+        }
+        left = found.without(&given);
     }
-    let (places, given): (Vec<_>, Vec<_>) = guessed.into_iter().unzip();
+    let (places, given): (Vec<_>, Vec<_>) = given_to.into_iter().unzip();
     let tasks = given.iter().flatten().map(|given: &Given| given.task.clone()).collect();
     let claimed = facts::with_bases(tx, given, &bases).await?;
-    Ok((places.into_iter().zip(claimed).collect(), tasks))
+    Ok(Guessed { claimed: places.into_iter().zip(claimed).collect(), tasks, left })
 }
 
-/// The most urgent tasks for these claims, their agents, and whether there are no others. What their runs need to
-/// know is put into `bases`.
-async fn candidates(
-    conn: &mut Conn,
+/// The most urgent tasks for these claims, those that were read before if they are enough for all of them.
+async fn candidates<'c>(
+    tx: &mut Tx,
     workspace_id: i64,
-    claims: &[(usize, &Claim)],
-    bases: &mut HashMap<String, facts::Base>,
-) -> Result<(Vec<TaskRecord>, Vec<Agent>, bool), DbError> {
-    let (ids, providers) = runtimes_of(claims);
-    // Some of an agent with little room may be too many.
-    let limit = if conn.is_postgres() { claims.len() } else { claims.len() * 2 };
+    claims: &[(usize, &'c Claim)],
+) -> Result<(Candidates, Vec<Choice<'c>>), DbError> {
+    let (runtimes, providers) = runtimes_of(claims);
+    let wanted = Wanted { workspace_id, runtimes, providers };
+    let (kept, is_rush) = tx.shared.ahead.take(&wanted);
+    if let Some(kept) = kept {
+        let chosen = choose(claims, &kept.tasks, &kept.agents);
+        let is_enough = chosen.len() == claims.len();
+        if is_enough && ahead::file_version(&mut tx.conn).await? == kept.file_version {
+            return Ok((kept, chosen));
+        }
+    }
+    tx.shared.ahead.read();
+    let found = read_candidates(&mut tx.conn, wanted, claims.len(), is_rush).await?;
+    let chosen = choose(claims, &found.tasks, &found.agents);
+    Ok((found, chosen))
+}
+
+/// The most urgent tasks for so many claims, or more of them in a rush.
+async fn read_candidates(
+    conn: &mut Conn,
+    wanted: Wanted,
+    claims: usize,
+    is_rush: bool,
+) -> Result<Candidates, DbError> {
+    let read_at = std::time::Instant::now();
+    let file_version = if is_rush { ahead::file_version(conn).await? } else { 0 };
+    let (mut each, mut limit) = (claims, claims);
+    if is_rush {
+        each = each.max(ahead::TASKS_OF_AGENT_MAX);
+        limit = limit.max(ahead::TASKS_MAX);
+    }
+    if !conn.is_postgres() {
+        // Some of an agent with little room may be too many.
+        limit = limit.max(claims * 2);
+    }
     let sql = candidates_text(conn);
-    let each = i64::try_from(claims.len()).unwrap_or(i64::MAX);
-    let limit_rows = i64::try_from(limit).unwrap_or(i64::MAX);
-    let args = args![workspace_id, ids, providers, each, limit_rows];
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let (ids, providers) = (wanted.runtimes.clone(), wanted.providers.clone());
+    let args = args![wanted.workspace_id, ids, providers, number(each), number(limit)];
     let (mut tasks, mut agents) = (Vec::new(), Vec::<Agent>::new());
+    let (mut bases, mut certain) = (HashMap::new(), usize::MAX);
     for mut row in conn.rows(&sql, args).await? {
         let task = rows::read(&mut row)?;
         bases.insert(task.id.clone(), facts::read_base(&mut row)?);
-        if !agents.iter().any(|agent| agent.id == task.agent_id) {
-            agents.push(read_agent(&mut row, task.agent_id)?);
-        }
+        let known = agents.iter().position(|agent| agent.id == task.agent_id);
+        let agent = match known.and_then(|at| agents.get_mut(at)) {
+            Some(agent) => agent,
+            None => agents.push_mut(read_agent(&mut row, task.agent_id)?),
+        };
+        agent.found += 1;
         tasks.push(task);
+        if agent.found == number(each) {
+            certain = certain.min(tasks.len());
+        }
     }
-    let saw_all = tasks.len() < limit;
-    Ok((tasks, agents, saw_all))
+    let is_all = tasks.len() < limit;
+    let certain = if is_rush { certain } else { 0 };
+    Ok(Candidates { wanted, tasks, agents, bases, is_all, certain, read_at, file_version })
 }
 
 fn candidates_text(conn: &Conn) -> String {
@@ -293,7 +386,7 @@ fn candidates_text(conn: &Conn) -> String {
 fn read_agent(row: &mut Row, id: i64) -> Result<Agent, DbError> {
     let (provider, runtime_id) = (row.text()?, row.opt_text()?);
     let (concurrency, claims, held) = (row.int()?, row.int()?, row.int()?);
-    Ok(Agent { id, provider, runtime_id, concurrency, claims, room: concurrency - held })
+    Ok(Agent { id, provider, runtime_id, concurrency, claims, room: concurrency - held, found: 0 })
 }
 
 /// The runtimes that claims may give tasks to, and their providers; each once.

@@ -223,6 +223,8 @@ struct Lane {
 
 impl Lane {
     async fn connect(&self) -> Result<Conn, StoreError> {
+        // What was read on another connection cannot be compared.
+        self.shared.ahead.forget();
         if self.is_lane { self.shared.connect_lane().await } else { self.shared.connect().await }
     }
 
@@ -311,6 +313,7 @@ impl Lane {
     /// Commits; afterwards tells others.
     async fn commit(&mut self, mut tx: Tx) -> Result<(), StoreError> {
         tx.conn.commit().await?;
+        self.shared.ahead.forget();
         self.committed(tx);
         Ok(())
     }
@@ -360,11 +363,11 @@ impl Lane {
                 if written.is_err() {
                     self.shared.known.forget(ids);
                 }
-                written.map(|()| (guess.outcomes, guess.tasks)).map_err(StoreError::Database)
+                written.map(|()| (guess.outcomes, guess.tasks, guess.left)).map_err(StoreError::Database)
             }
             Err(error) => Err(error),
         };
-        let (outcomes, tasks) = match written {
+        let (outcomes, tasks, left) = match written {
             Ok(written) => written,
             Err(error) => {
                 self.guessed_as("outdated");
@@ -377,6 +380,10 @@ impl Lane {
             }
         };
         self.guessed_as("saved");
+        self.shared.ahead.changed(&tasks);
+        if let Some(left) = left {
+            self.shared.ahead.keep(left);
+        }
         tx.saved = tasks;
         self.committed(tx);
         let mut left = Vec::new();

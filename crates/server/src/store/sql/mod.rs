@@ -4,6 +4,7 @@
 //! everything; on PostgreSQL a few lanes write what machines say, and other transactions have connections of
 //! their own. A write never runs in the task of an HTTP request, which ends when its client goes away.
 
+mod ahead;
 pub(crate) mod backup;
 pub(crate) mod batch;
 mod claim;
@@ -85,6 +86,7 @@ pub(crate) struct Shared {
     pub(crate) on_hints: OnHints,
     pub(crate) metrics: Metrics,
     known: known::Known,
+    ahead: Arc<ahead::Ahead>,
 }
 
 /// The store.
@@ -115,9 +117,10 @@ impl SqlStore {
         migrate::run(&pools, &opening.keyring).await?;
         let tracker = TaskTracker::new();
         let stop = CancellationToken::new();
+        let ahead = Arc::<ahead::Ahead>::default();
         let on_hints = match &pools {
             Pools::Sqlite(_) => opening.on_hints,
-            Pools::Postgres(pool) => tell_others(pool, opening.on_hints, &tracker, &stop),
+            Pools::Postgres(pool) => tell_others(pool, (opening.on_hints, Arc::clone(&ahead)), &tracker, &stop),
         };
         let shared = Arc::new(Shared {
             pools,
@@ -127,6 +130,7 @@ impl SqlStore {
             on_hints,
             metrics: Metrics::new(),
             known: known::Known::default(),
+            ahead,
         });
         let lanes = Lanes::start(&shared, tracker, stop);
         Ok(Self { shared, lanes, anchor: Arc::new(Mutex::new(anchor)) })
@@ -173,11 +177,16 @@ impl SqlStore {
 /// What this server commits is told to its own board, and to the other servers.
 fn tell_others(
     pool: &PgPool,
-    own: OnHints,
+    (own, ahead): (OnHints, Arc<ahead::Ahead>),
     tracker: &TaskTracker,
     stop: &CancellationToken,
 ) -> OnHints {
-    let others = notify::start(pool.clone(), Arc::clone(&own), tracker, stop.clone());
+    let told = Arc::clone(&own);
+    let hear: OnHints = Arc::new(move |hints| {
+        ahead.forget();
+        told(hints);
+    });
+    let others = notify::start(pool.clone(), hear, tracker, stop.clone());
     Arc::new(move |hints: Hints| {
         if hints.is_empty() {
             return;
