@@ -1,6 +1,7 @@
 //! One suite for all stores: the model in memory, SQLite, PostgreSQL. See [`suite`] for what must hold, and
 //! [`random`] for sequences nobody thought of.
 
+mod ahead;
 mod claims;
 mod guesses;
 mod lanes;

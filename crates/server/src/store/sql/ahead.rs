@@ -56,10 +56,6 @@ impl Candidates {
         (!self.tasks.is_empty()).then_some(self)
     }
 
-    fn is_fresh(&self) -> bool {
-        self.read_at.elapsed() < AGE_MAX
-    }
-
     /// Gives up what depends on a task that was changed.
     fn forget(&mut self, changed: &Changed) {
         let agent = self.agents.iter().find(|agent| agent.id == changed.agent_id);
@@ -88,6 +84,9 @@ pub(crate) struct Ahead(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
+    /// How old it may be instead, so that a test need not be quick.
+    #[cfg(test)]
+    age_max: Option<Duration>,
     candidates: Option<Candidates>,
     last_read: Option<Instant>,
     /// What changed since candidates were taken out or read; too much to tell.
@@ -97,6 +96,16 @@ struct Kept {
 
 /// Changes that are remembered while candidates are out.
 const CHANGES_MAX: usize = 256;
+
+impl Kept {
+    fn is_fresh(&self, read_at: Instant) -> bool {
+        #[cfg(test)]
+        let age_max = self.age_max.unwrap_or(AGE_MAX);
+        #[cfg(not(test))]
+        let age_max = AGE_MAX;
+        read_at.elapsed() < age_max
+    }
+}
 
 impl Ahead {
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -110,9 +119,9 @@ impl Ahead {
         let mut kept = self.kept();
         kept.changed.clear();
         kept.anything = false;
-        let is_rush = kept.last_read.is_some_and(|at| at.elapsed() < AGE_MAX);
+        let is_rush = kept.last_read.is_some_and(|at| kept.is_fresh(at));
         let candidates = kept.candidates.take();
-        (candidates.filter(|it| it.wanted == *wanted && it.is_fresh()), is_rush)
+        (candidates.filter(|it| it.wanted == *wanted && kept.is_fresh(it.read_at)), is_rush)
     }
 
     /// Candidates are about to be read.
@@ -130,6 +139,16 @@ impl Ahead {
             candidates.forget(&changed);
         }
         kept.candidates = Some(candidates);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_age_max(&self, age_max: Duration) {
+        self.kept().age_max = Some(age_max);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept().candidates.is_none()
     }
 
     /// These tasks were saved.

@@ -8,6 +8,7 @@ use super::batch::{Saves, new_lease};
 use super::db::{Conn, DbError, Row, Value, args};
 use super::lane::Tx;
 use super::{facts, rows};
+use crate::metrics::{ByWhat, Word};
 use crate::store::{Claim, Claimed, StoreError, TaskRecord, plan};
 
 /// Agents that one batch of claims looks at, those with the most urgent tasks first. A claim that found
@@ -295,6 +296,8 @@ async fn candidates<'c>(
         let chosen = choose(claims, &kept.tasks, &kept.agents);
         let is_enough = chosen.len() == claims.len();
         if is_enough && ahead::file_version(&mut tx.conn).await? == kept.file_version {
+            let what = ByWhat { what: Word("ahead") };
+            tx.shared.metrics.guesses.get_or_create(&what).inc();
             return Ok((kept, chosen));
         }
     }

@@ -4,7 +4,7 @@
 //! everything; on PostgreSQL a few lanes write what machines say, and other transactions have connections of
 //! their own. A write never runs in the task of an HTTP request, which ends when its client goes away.
 
-mod ahead;
+pub(crate) mod ahead;
 pub(crate) mod backup;
 pub(crate) mod batch;
 mod claim;
@@ -86,7 +86,7 @@ pub(crate) struct Shared {
     pub(crate) on_hints: OnHints,
     pub(crate) metrics: Metrics,
     known: known::Known,
-    ahead: Arc<ahead::Ahead>,
+    pub(crate) ahead: Arc<ahead::Ahead>,
 }
 
 /// The store.

@@ -13,13 +13,13 @@ use crate::store::sql::{SqlStore, batch};
 use crate::store::{Payload, StoreError, TaskCall, What};
 
 /// Two stores on one database, with one clock.
-struct Two {
-    own: World<SqlStore>,
-    other: World<SqlStore>,
+pub(super) struct Two {
+    pub(super) own: World<SqlStore>,
+    pub(super) other: World<SqlStore>,
     _dir: tempfile::TempDir,
 }
 
-async fn two(url: &str, dir: tempfile::TempDir) -> Two {
+pub(super) async fn two(url: &str, dir: tempfile::TempDir) -> Two {
     let clock = TestClock::new();
     let own = World { store: world::open(url, &clock).await, clock: clock.clone() };
     let other = World { store: world::open(url, &clock).await, clock };
@@ -33,19 +33,20 @@ macro_rules! on_both {
             async fn $name() {
                 let dir = tempfile::tempdir().unwrap();
                 let url = format!("sqlite:{}", dir.path().join("ostler.db").display());
-                super::$name(super::two(&url, dir).await).await;
+                super::$name(super::super::guesses::two(&url, dir).await).await;
             })*
         }
         mod on_postgres {
             $(#[tokio::test]
             async fn $name() {
                 let dir = tempfile::tempdir().unwrap();
-                let Some(url) = super::world::postgres_url(stringify!($name)) else { return };
-                super::$name(super::two(&url, dir).await).await;
+                let Some(url) = super::super::world::postgres_url(stringify!($name)) else { return };
+                super::$name(super::super::guesses::two(&url, dir).await).await;
             })*
         }
     };
 }
+pub(super) use on_both;
 
 on_both!(
     a_run_is_claimed_and_done_without_reading_its_task_again,
