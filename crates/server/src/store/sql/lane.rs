@@ -223,8 +223,6 @@ struct Lane {
 
 impl Lane {
     async fn connect(&self) -> Result<Conn, StoreError> {
-        // What was read on another connection cannot be compared.
-        self.shared.ahead.forget();
         if self.is_lane { self.shared.connect_lane().await } else { self.shared.connect().await }
     }
 

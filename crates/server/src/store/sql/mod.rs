@@ -217,6 +217,9 @@ impl Shared {
                        set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)"
             );
             conn.execute(&set, Vec::new()).await?;
+        } else {
+            // Another connection counts the file's versions anew.
+            self.ahead.forget();
         }
         Ok(conn)
     }

@@ -106,13 +106,15 @@ async fn f_033_a_full_agents_next_task_is_not_passed_over_when_it_has_room_again
     // Another agent's, which are less urgent.
     let other = world.agent(usual.workspace, "Odin", 100).await;
     for _ in 0..3 {
-        world.queue(usual.workspace, usual.issue, other).await;
+        let issue = world.store.issue_create(usual.workspace, "less urgent", Priority::None).await;
+        world.queue(usual.workspace, issue, other).await;
     }
     let first = world.take(&usual.machine).await;
     let second = world.take(&usual.machine).await;
     assert_eq!([first.task_id.as_str(), &second.task_id], [queued[0].as_str(), &queued[1]]);
     let of_other = world.claim(usual.machine.claim()).await.unwrap();
     assert_eq!(of_other.task.agent_id, other, "the first agent is full");
+    assert!(!world.store.shared().ahead.is_empty(), "there are others of that one");
     world.say(&first, (Call::Start, Payload::None)).await.unwrap();
     world.say(&first, super::world::done()).await.unwrap();
     assert_eq!(world.take(&usual.machine).await.task_id, queued[2]);
