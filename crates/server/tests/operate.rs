@@ -161,22 +161,23 @@ impl Rig {
         number
     }
 
-    /// Makes everything that is there older.
+    /// Makes everything that is there older, at once: between two steps retention could tell of what it removed, and
+    /// that would be made older too.
     async fn age(&self, days: i64) {
         let by = days * DAY;
-        let tasks =
-            format!("UPDATE tasks SET ended_at = ended_at - {by} WHERE ended_at IS NOT NULL");
-        for sql in [tasks, format!("UPDATE events SET at = at - {by}")] {
-            if let Some((postgres, name)) = self.postgres {
-                postgres.sql(name, &sql);
-                continue;
-            }
-            let file = self.dir.path().join("ostler.db");
-            let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
-            let mut conn = sqlx::ConnectOptions::connect(&options).await.unwrap();
-            sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut conn).await.unwrap();
-            sqlx::Connection::close(conn).await.unwrap();
+        let sql = format!(
+            "BEGIN; UPDATE tasks SET ended_at = ended_at - {by} WHERE ended_at IS NOT NULL; \
+             UPDATE events SET at = at - {by}; COMMIT"
+        );
+        if let Some((postgres, name)) = self.postgres {
+            postgres.sql(name, &sql);
+            return;
         }
+        let file = self.dir.path().join("ostler.db");
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
+        let mut conn = sqlx::ConnectOptions::connect(&options).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut conn).await.unwrap();
+        sqlx::Connection::close(conn).await.unwrap();
     }
 
     /// Waits until retention has begun and ended a round more.
