@@ -22,6 +22,9 @@ pub(super) const TASKS_MAX: usize = 32;
 /// Of these one agent's; what follows its last one in the queue is given up, as it may have a more urgent one.
 pub(super) const TASKS_OF_AGENT_MAX: usize = 8;
 
+/// Bytes of what their runs need to know; more is not kept until somebody claims again.
+const BYTES_MAX: usize = 1024 * 1024;
+
 /// For whom tasks were looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
@@ -50,10 +53,9 @@ impl Candidates {
         self.tasks.truncate(self.certain);
         self.tasks.retain(|task| !given.contains(&task.id));
         self.certain = self.tasks.len();
-        for id in given {
-            self.bases.remove(id);
-        }
-        (!self.tasks.is_empty()).then_some(self)
+        self.bases.retain(|id, _| self.tasks.iter().any(|task| task.id == *id));
+        let bytes: usize = self.bases.values().map(Base::bytes).sum();
+        (!self.tasks.is_empty() && bytes <= BYTES_MAX).then_some(self)
     }
 
     /// Gives up what depends on a task that was changed.

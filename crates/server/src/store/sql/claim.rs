@@ -117,7 +117,7 @@ async fn repeated(tx: &mut Tx, claims: &[&Claim]) -> Result<Vec<Option<Given>>, 
     let machines: Vec<String> = asked.iter().map(|claim| claim.daemon_id.clone()).collect();
     let requests: Vec<String> = asked.iter().filter_map(|claim| claim.request.clone()).collect();
     let sql = format!(
-        "SELECT {} FROM {} WHERE t.place = 'held' AND t.claimed_by IS NOT NULL \
+        "SELECT {} FROM {} WHERE t.place = 'held' AND t.lease_request IS NOT NULL \
          AND {} AND {} AND {}",
         rows::COLUMNS,
         rows::FROM,

@@ -22,6 +22,17 @@ pub(super) struct Base {
     has_skills: bool,
 }
 
+impl Base {
+    /// Bytes of its long texts.
+    pub(super) fn bytes(&self) -> usize {
+        let facts = &self.facts;
+        let own = [&facts.description, &facts.acceptance_criteria, &facts.workspace_context];
+        let sealed = facts.agent.sealed_mcp.as_ref().map_or(0, String::len)
+            + facts.agent.sealed_env.as_ref().map_or(0, String::len);
+        own.map(String::len).iter().sum::<usize>() + facts.agent.instructions.len() + sealed
+    }
+}
+
 /// Joins what was given with what its run needs to know.
 pub(super) async fn of(
     tx: &mut Tx,
