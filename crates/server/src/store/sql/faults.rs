@@ -22,9 +22,10 @@ fn code(error: &StoreError) -> Option<String> {
     error.code().map(|code| code.into_owned())
 }
 
-/// PostgreSQL chose this transaction to end a deadlock.
-pub(super) fn is_deadlock(error: &StoreError) -> bool {
-    matches!(code(error).as_deref(), Some("40P01" | "40001"))
+/// Another server was quicker, and the same may be done now: PostgreSQL chose this transaction to end a deadlock, or
+/// a claim with the same word was given a task since this one looked.
+pub(super) fn is_lost_race(error: &StoreError) -> bool {
+    matches!(code(error).as_deref(), Some("40P01" | "40001" | "23505"))
 }
 
 /// The database answered: it is there, and something in the batch was wrong.

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
 use super::db::{Conn, DbError, Kind, Writes, args};
-use super::faults::{Chain, is_answer, is_deadlock};
+use super::faults::{Chain, is_answer, is_lost_race};
 use super::{Shared, batch};
 use crate::board::Hints;
 use crate::metrics::{ByWhat, Word};
@@ -28,8 +28,8 @@ const WAITING_MAX: usize = 4_096;
 /// Lanes on PostgreSQL that take calls: while one writes much output the other goes on; more of them would only make
 /// batches smaller. One more takes claims, which are longer; on SQLite that one does everything.
 const POSTGRES_CALL_LANES: usize = 2;
-/// Times that a transaction which lost a deadlock is done again.
-const DEADLOCKS_MAX: u32 = 5;
+/// Times that a transaction which lost a race is done again.
+const RACES_MAX: u32 = 5;
 /// How long one batch may take. A database that says nothing for so long, and does not close the connection either,
 /// has vanished with its machine or network: the connection is given up, with what was begun on it.
 pub(super) const TURN_WAIT_MAX: Duration = Duration::from_secs(20);
@@ -361,7 +361,9 @@ impl Lane {
                 if written.is_err() {
                     self.shared.known.forget(ids);
                 }
-                written.map(|()| (guess.outcomes, guess.tasks, guess.left)).map_err(StoreError::Database)
+                written
+                    .map(|()| (guess.outcomes, guess.tasks, guess.left))
+                    .map_err(StoreError::Database)
             }
             Err(error) => Err(error),
         };
@@ -400,7 +402,7 @@ impl Lane {
 
     /// Reads the tasks and does all of it in one transaction.
     async fn read_and_done(&mut self, jobs: Vec<Hot>) {
-        let mut deadlocks = 0;
+        let mut lost = 0;
         loop {
             let tx = match self.begin().await {
                 Ok(tx) => tx,
@@ -415,8 +417,8 @@ impl Lane {
                 }
                 Err(error) => error,
             };
-            if is_deadlock(&error) && deadlocks < DEADLOCKS_MAX {
-                deadlocks += 1;
+            if is_lost_race(&error) && lost < RACES_MAX {
+                lost += 1;
                 continue;
             }
             return self.hot_failed(jobs, error).await;

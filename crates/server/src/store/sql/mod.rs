@@ -120,7 +120,9 @@ impl SqlStore {
         let ahead = Arc::<ahead::Ahead>::default();
         let on_hints = match &pools {
             Pools::Sqlite(_) => opening.on_hints,
-            Pools::Postgres(pool) => tell_others(pool, (opening.on_hints, Arc::clone(&ahead)), &tracker, &stop),
+            Pools::Postgres(pool) => {
+                tell_others(pool, (opening.on_hints, Arc::clone(&ahead)), &tracker, &stop)
+            }
         };
         let shared = Arc::new(Shared {
             pools,

@@ -8,6 +8,9 @@ use super::{Column, Kind, Value};
 /// Rows of one SQLite statement, a power of two; what does not fit goes in the next statement.
 const ROWS_MAX: usize = 64;
 
+/// So many rows are few: see [`postgres_source`].
+const FEW_ROWS: usize = 256;
+
 /// Rows to be written, table by table. No row is written twice.
 #[derive(Default)]
 pub(crate) struct Writes<'a> {
@@ -150,16 +153,31 @@ impl Write<'_> {
     }
 }
 
+/// The rows of arrays. PostgreSQL unnests each array by itself before it joins them, which costs more than taking few
+/// rows' elements by their number; but those are counted from the front, each time.
+fn postgres_source(arrays: &[String], is_few: bool) -> String {
+    let names: Vec<_> = (1..=arrays.len()).map(|at| format!("column{at}")).collect();
+    let (Some(first), true) = (arrays.first(), is_few) else {
+        return format!("unnest({}) AS v({})", arrays.join(", "), names.join(", "));
+    };
+    let others = arrays.iter().zip(&names).skip(1);
+    let others: String =
+        others.map(|(array, name)| format!(", ({array})[k.at::int] AS {name}")).collect();
+    format!(
+        "(SELECT k.column1{others} FROM unnest({first}) WITH ORDINALITY AS k(column1, at)) AS v"
+    )
+}
+
 fn postgres_text(writes: Writes<'_>, args: &mut Vec<Value>) -> String {
     let mut texts = Vec::new();
     let mut guards = Vec::new();
     for mut write in writes.all {
-        let names: Vec<_> = (1..=write.columns.len()).map(|at| format!("column{at}")).collect();
         let rows = std::mem::take(&mut write.rows);
         let first = args.len() + 1;
+        let is_few = rows.len() <= FEW_ROWS;
         let (arrays, values) = transpose(&write.columns, rows, args.len());
         args.extend(values);
-        let mut source = format!("unnest({arrays}) AS v({})", names.join(", "));
+        let mut source = postgres_source(&arrays, is_few);
         let is_guarded = matches!(write.what, What::Guarded(..));
         if is_guarded && writes.waits_for_nobody {
             let (table, key) = (write.table, write.key());
@@ -213,12 +231,12 @@ fn placeholders(rows: usize, columns: usize) -> String {
     vec![row.as_str(); rows].join(", ")
 }
 
-/// One array a column, and `$1::bigint[], $2::text[]`.
+/// One array a column, as `$1::bigint[]` or `$2::text[]`.
 fn transpose(
     columns: &[(&str, Kind)],
     rows: Vec<Vec<Value>>,
     before: usize,
-) -> (String, Vec<Value>) {
+) -> (Vec<String>, Vec<Value>) {
     let mut arrays: Vec<Column> = columns
         .iter()
         .map(|(_, kind)| match kind {
@@ -236,7 +254,7 @@ fn transpose(
             }
         }
     }
-    let text: Vec<_> = columns
+    let text = columns
         .iter()
         .enumerate()
         .map(|(at, (_, kind))| match kind {
@@ -244,5 +262,5 @@ fn transpose(
             Kind::Text => format!("${}::text[]", before + at + 1),
         })
         .collect();
-    (text.join(", "), arrays.into_iter().map(Value::Column).collect())
+    (text, arrays.into_iter().map(Value::Column).collect())
 }
