@@ -397,6 +397,12 @@ async fn old_output_is_removed(postgres: Option<(&'static ScratchPostgres, &'sta
     rig.register().await;
     rig.run_a_task(3).await;
     assert_eq!(rig.number("SELECT COUNT(*) FROM messages").await, 1_503);
+    // Of the events the old ones are gone, and none of today.
+    rig.retention_round().await;
+    let of_today = rig.number("SELECT COUNT(*) FROM events WHERE type NOT LIKE '%.pruned'").await;
+    assert!(of_today >= 3, "a claim, a start and an end: {of_today}");
+    let old = "SELECT COUNT(*) FROM events WHERE at < (SELECT MAX(at) FROM events) - 86400000000";
+    assert_eq!(rig.number(old).await, 0);
     rig.age(31).await;
     rig.wait_for("SELECT COUNT(*) FROM messages", 3).await;
     rig.wait_for("SELECT COUNT(*) FROM events WHERE type = 'messages.pruned'", 1).await;
