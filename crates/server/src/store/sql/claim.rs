@@ -211,8 +211,7 @@ fn assign(
         let Some(before) = tasks.get(choice.task) else { continue };
         let mut task = before.clone();
         let lease = new_lease(tx, &task.id, task.machine.attempts + 1)?;
-        let planned =
-            plan::claim(&mut task, choice.claim, choice.runtime, &lease, tx.now, &policy);
+        let planned = plan::claim(&mut task, choice.claim, choice.runtime, &lease, tx.now, &policy);
         let Ok(planned) = planned else { continue };
         saves.take(tx, before, &task, 0, planned.changes);
         if let Some(agent) = agents.get_mut(choice.agent) {
