@@ -67,17 +67,18 @@ pub struct FirstStart {
 impl Admin {
     /// Opens the database, makes it if it is a file that is not there.
     pub async fn open(database: &str, keyring: Keyring) -> Result<Self, OpenError> {
+        let settings = Settings::new(database.to_owned());
         let opening = Opening {
             url: database,
+            database_wait: settings.database_wait,
             keyring,
-            policy: ostler_core::lease::Policy::DEFAULT,
+            policy: settings.policy,
             clock: system_clock(),
             // A server that runs beside looks for itself every second or two.
             on_hints: Arc::new(|_| {}),
         };
         let store = SqlStore::open(opening).await?;
         let parts = (Arc::new(Board::new()), Arc::new(Tokens::new()), Arc::new(Machines::new()));
-        let settings = Settings::new(database.to_owned());
         Ok(Self { app: Arc::new(App::new(settings, store, parts, CancellationToken::new())) })
     }
 

@@ -24,10 +24,6 @@ use crate::store::sql::{Clock, OpenError, Opening, SqlStore, sqlite_file};
 use crate::sweeper;
 use crate::{events, health, http, machine, observe, people, retention};
 
-/// How long a server that stops waits for all of it. What the database has not answered by then is left to it: it
-/// may be done, or not, as with a server that is killed.
-const STOP_WAIT_MAX: Duration = Duration::from_secs(30);
-
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -100,6 +96,7 @@ impl Server {
         };
         let store = SqlStore::open(Opening {
             url: &settings.database,
+            database_wait: settings.database_wait,
             keyring,
             policy: settings.policy,
             clock,
@@ -158,8 +155,10 @@ impl Server {
     }
 
     /// Finishes requests that are on their way, writes down what is known, and closes the database. Leases
-    /// stay with their machines.
+    /// stay with their machines. What the database has not answered in time is left to it: it may be done, or not, as
+    /// with a server that is killed.
     pub async fn stop(self) {
+        let wait = self.app.settings.database_wait * 3 / 2;
         self.app.stopping.cancel();
         self.stop.cancel();
         self.tracker.close();
@@ -170,7 +169,7 @@ impl Server {
             }
             self.app.store.close().await;
         };
-        if tokio::time::timeout(STOP_WAIT_MAX, ended).await.is_err() {
+        if tokio::time::timeout(wait, ended).await.is_err() {
             tracing::warn!("the database does not answer; the server stops without it");
         }
     }

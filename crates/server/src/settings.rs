@@ -22,6 +22,10 @@ pub struct Settings {
     pub proxies: Vec<std::net::IpAddr>,
     /// `sqlite:<file>` or `postgres://…`.
     pub database: String,
+    /// How long the database may take over one thing. One that says nothing for so long, and does not close the
+    /// connection either, has vanished with its machine or network: the connection is given up, with what was begun
+    /// on it. Who waits for an answer, and a server that stops, wait half as long again.
+    pub database_wait: Duration,
     /// The numbers of the lease rules.
     pub policy: Policy,
     /// Machines not heard of for this long are offline.
@@ -76,6 +80,7 @@ impl Settings {
             tls: None,
             proxies: Vec::new(),
             database,
+            database_wait: Duration::from_secs(20),
             policy: Policy::DEFAULT,
             offline_after: Duration::from_secs(45),
             sweep_every: Duration::from_secs(30),

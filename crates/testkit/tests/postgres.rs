@@ -106,7 +106,7 @@ fn hang(postgres: &mut ScratchPostgres) {
 #[test]
 fn nothing_is_left_of_a_dropped_server_in_whatever_state() {
     type End = fn(&mut ScratchPostgres);
-    let ends: [(&str, End); 5] = [
+    let ends: [(&'static str, End); 5] = [
         ("testkit/postgres_drop_running", |_| {}),
         ("testkit/postgres_drop_stopped", ScratchPostgres::stop_fast),
         ("testkit/postgres_drop_hung", hang),
@@ -117,20 +117,26 @@ fn nothing_is_left_of_a_dropped_server_in_whatever_state() {
             postgres.kill();
         }),
     ];
-    for (name, end) in ends {
-        let Some(mut postgres) = ScratchPostgres::start(name, Options::default()) else {
-            return;
-        };
-        // With connections, and in the middle of work.
-        let url = postgres.url("postgres");
-        let mut client = psql(&url, "select pg_sleep(600)").spawn().unwrap();
-        wait_sleeping(&postgres, "postgres");
-        let traces = Traces::of(&postgres);
-        end(&mut postgres);
-        drop(postgres);
-        traces.assert_gone();
-        assert!(!client.wait().unwrap().success());
-    }
+    std::thread::scope(|scope| {
+        for (name, end) in ends {
+            scope.spawn(move || nothing_is_left_after(name, end));
+        }
+    });
+}
+
+fn nothing_is_left_after(name: &str, end: fn(&mut ScratchPostgres)) {
+    let Some(mut postgres) = ScratchPostgres::start(name, Options::default()) else {
+        return;
+    };
+    // With connections, and in the middle of work.
+    let url = postgres.url("postgres");
+    let mut client = psql(&url, "select pg_sleep(600)").spawn().unwrap();
+    wait_sleeping(&postgres, "postgres");
+    let traces = Traces::of(&postgres);
+    end(&mut postgres);
+    drop(postgres);
+    traces.assert_gone();
+    assert!(!client.wait().unwrap().success());
 }
 
 #[test]
@@ -238,15 +244,15 @@ fn case_that_is_killed() {
         [|_| {}, hang, ScratchPostgres::stop_fast, ScratchPostgres::kill];
     let mut servers = Vec::new();
     for change in states {
-        let Some(mut postgres) =
-            ScratchPostgres::start("testkit/postgres_case_killed", Options::default())
-        else {
-            return;
-        };
-        change(&mut postgres);
-        println!("\nserver: {} {}", postgres.token(), postgres.path().display());
-        servers.push(postgres);
+        servers.push(std::thread::spawn(move || {
+            let name = "testkit/postgres_case_killed";
+            let mut postgres = ScratchPostgres::start(name, Options::default())?;
+            change(&mut postgres);
+            println!("\nserver: {} {}", postgres.token(), postgres.path().display());
+            Some(postgres)
+        }));
     }
+    let _servers: Vec<_> = servers.into_iter().map(|server| server.join().unwrap()).collect();
     println!("\nready");
     std::thread::park();
 }

@@ -12,8 +12,9 @@ use super::held;
 use super::stored::Stored;
 use ostler_server::{Server, system_clock};
 
-/// Longer than a server waits for a database that says nothing.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long a server waits for a database that says nothing, and much longer.
+const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// A PostgreSQL of this test's own.
 pub(crate) fn own_postgres(
@@ -157,6 +158,8 @@ async fn a_database_that_says_nothing_holds_up_nobody_for_ever() {
     made.admin.close().await;
     let mut settings = settings(&database);
     settings.policy.lease = Duration::from_secs(600);
+    assert_eq!(settings.database_wait, Duration::from_secs(20));
+    settings.database_wait = SILENCE;
     let server = Server::start(settings, keyring(), system_clock()).await.unwrap();
     let mut http = Http::new(vec![server.address()], made.daemon_token, Manner::default());
     http.waits(SILENCE_MAX);

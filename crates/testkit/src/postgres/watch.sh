@@ -18,11 +18,16 @@ inside() {
 
 read -r _
 
+# It would hear of no signal but one.
+stopped() {
+    grep -q '^State:.T' "/proc/$1/status"
+}
+
 # At once, but in order: it frees its shared memory.
 if read -r server <"$file" && ours "$server"; then
     kill -QUIT "$server"
     tries=0
-    while ours "$server" && [ "$tries" -lt 250 ]; do
+    while ours "$server" && ! stopped "$server" && [ "$tries" -lt 250 ]; do
         sleep 0.02
         tries=$((tries + 1))
     done

@@ -30,11 +30,6 @@ const WAITING_MAX: usize = 4_096;
 const POSTGRES_CALL_LANES: usize = 2;
 /// Times that a transaction which lost a race is done again.
 const RACES_MAX: u32 = 5;
-/// How long one batch may take. A database that says nothing for so long, and does not close the connection either,
-/// has vanished with its machine or network: the connection is given up, with what was begun on it.
-pub(super) const TURN_WAIT_MAX: Duration = Duration::from_secs(20);
-/// How long a request waits for its batch and those before it.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long a lane that lost its database waits before it tries the next batch.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -119,6 +114,8 @@ pub(crate) struct Lanes {
     others: Arc<[mpsc::Sender<Job>]>,
     tracker: TaskTracker,
     stop: tokio_util::sync::CancellationToken,
+    /// How long a request waits for its batch and those before it.
+    answer_wait: Duration,
 }
 
 impl Lanes {
@@ -136,7 +133,7 @@ impl Lanes {
         let is_postgres = matches!(shared.pools, super::Pools::Postgres(_));
         let others = if is_postgres { POSTGRES_CALL_LANES } else { 0 };
         let (first, others) = (start(), (0..others).map(|_| start()).collect());
-        Self { first, others, tracker, stop }
+        Self { first, others, tracker, stop, answer_wait: shared.database_wait * 3 / 2 }
     }
 
     /// Calls of one task come to one lane.
@@ -147,14 +144,14 @@ impl Lanes {
         let at = hasher.finish() % self.others.len().max(1) as u64;
         let lane = self.others.get(usize::try_from(at).unwrap_or(0)).unwrap_or(&self.first);
         send(lane, Job::Hot(Hot::Call(call, sender)))?;
-        answered(answer).await
+        answered(answer, self.answer_wait).await
     }
 
     /// Claims come to one lane, so that they do not pass one another's agents over.
     pub(crate) async fn claim(&self, claim: Claim) -> Result<Option<Claimed>, StoreError> {
         let (sender, answer) = oneshot::channel();
         send(&self.first, Job::Hot(Hot::Claim(claim, sender)))?;
-        answered(answer).await
+        answered(answer, self.answer_wait).await
     }
 
     /// Ends the lanes when what waits is done.
@@ -199,12 +196,15 @@ where
     } else {
         send(&lanes.first, Job::Work(work))?;
     }
-    answered(answer).await
+    answered(answer, lanes.answer_wait).await
 }
 
 /// What came of it, or that the server is busy: then it may be done later, or may have been.
-async fn answered<T>(answer: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
-    match tokio::time::timeout(ANSWER_WAIT_MAX, answer).await {
+async fn answered<T>(
+    answer: oneshot::Receiver<Result<T, StoreError>>,
+    wait: Duration,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(wait, answer).await {
         Ok(Ok(answer)) => answer,
         _ => Err(StoreError::Busy),
     }
@@ -251,7 +251,8 @@ impl Lane {
     /// Does a batch, or gives up a database that does not answer. Nobody is told anything then, which says that
     /// the server cannot take it now.
     async fn bounded_turn(&mut self, jobs: Vec<Job>) {
-        if tokio::time::timeout(TURN_WAIT_MAX, self.turn(jobs)).await.is_err() {
+        let wait = self.shared.database_wait;
+        if tokio::time::timeout(wait, self.turn(jobs)).await.is_err() {
             self.shared.metrics.database_errors.inc();
             tracing::warn!("the database does not answer; the connection to it is given up");
         }

@@ -80,6 +80,7 @@ enum Pools {
 /// What all transactions share.
 pub(crate) struct Shared {
     pools: Pools,
+    database_wait: Duration,
     pub(crate) keyring: Keyring,
     pub(crate) policy: Policy,
     pub(crate) clock: Clock,
@@ -103,6 +104,8 @@ pub(crate) struct SqlStore {
 pub(crate) struct Opening<'a> {
     /// `sqlite:<file>` or `postgres://…`.
     pub(crate) url: &'a str,
+    /// How long it may take over one thing.
+    pub(crate) database_wait: Duration,
     pub(crate) keyring: Keyring,
     pub(crate) policy: Policy,
     pub(crate) clock: Clock,
@@ -126,6 +129,7 @@ impl SqlStore {
         };
         let shared = Arc::new(Shared {
             pools,
+            database_wait: opening.database_wait,
             keyring: opening.keyring,
             policy: opening.policy,
             clock: opening.clock,
@@ -153,7 +157,7 @@ impl SqlStore {
 
     /// A connection to read with.
     pub(crate) async fn reader(&self) -> Result<Conn, StoreError> {
-        Ok(self.shared.connect().await?.bounded(lane::TURN_WAIT_MAX))
+        Ok(self.shared.connect().await?.bounded(self.shared.database_wait))
     }
 
     /// Runs `work` in a transaction of its own; what it returns is answered when it is durable.
@@ -211,7 +215,7 @@ impl Shared {
         let mut conn = self.connect().await?;
         if conn.is_postgres() {
             conn.close_on_drop();
-            let wait_ms = lane::TURN_WAIT_MAX.as_millis();
+            let wait_ms = self.database_wait.as_millis();
             let set = format!(
                 "SELECT set_config('statement_timeout', '{wait_ms}', false), \
                        set_config('plan_cache_mode', 'force_generic_plan', false), \

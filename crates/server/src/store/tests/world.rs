@@ -101,6 +101,7 @@ static DATABASES: AtomicU64 = AtomicU64::new(0);
 pub(in crate::store::tests) async fn open(url: &str, clock: &TestClock) -> SqlStore {
     let opening = Opening {
         url,
+        database_wait: Duration::from_secs(20),
         keyring: keyring(),
         policy: POLICY,
         clock: clock.clock(),
