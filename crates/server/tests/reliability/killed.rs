@@ -19,9 +19,8 @@ const SOON: Duration = Duration::from_secs(60);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 const LEASE: Duration = Duration::from_secs(600);
-/// Of so many moments a request is killed at one, where not all are tried: in CI, and at home.
-const STEP_CI: usize = 8;
-const STEP_HOME: usize = 11;
+/// Of so many moments a request is killed at one, where not all are tried.
+const STEP: usize = 8;
 /// More moments than any request has.
 const MOMENTS_MAX: usize = 400;
 const HELD: &str = "SELECT COUNT(*) FROM tasks WHERE state IN ('dispatched', 'running')";
@@ -55,12 +54,7 @@ impl Mortal {
         let made = Made::new(&database).await;
         made.queue(2).await;
         let server = Self::serve(&database, &dir);
-        let is_set = |name| std::env::var_os(name).is_some();
-        let step = match (is_set("OSTLER_TEST_LOOPS"), is_set("CI")) {
-            (true, _) => 1,
-            (_, true) => STEP_CI,
-            _ => STEP_HOME,
-        };
+        let step = if std::env::var_os("OSTLER_TEST_LOOPS").is_some() { 1 } else { STEP };
         let client = reqwest::Client::new();
         let (known, requests, kills) = (Known::default(), 0, 0);
         Self { database, made, dir, server, client, known, step, requests, kills }
