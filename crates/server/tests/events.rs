@@ -131,13 +131,15 @@ on_both! {
     }
 
     async fn a_place_that_never_was_is_answered_with_reset(world) {
-        let one = issue(&world, "One").await;
+        let mut made = vec![issue(&world, "One").await];
         for never in ["0-999999999", "9223372036854775807-1", "9223372036854775807-9223372036854775807"] {
             let (mut follower, reset) = Follower::open(&world, &world.token, Some(never), "reset").await;
             assert_ne!(reset.id, never);
-            let two = issue(&world, "Two").await;
-            let (seen, _) = follower.until(&two).await;
-            assert!(seen == [two], "{seen:?}, not {one}");
+            made.push(issue(&world, "Another").await);
+            let (seen, _) = follower.until(&made[made.len() - 1]).await;
+            // On PostgreSQL what was made just before is still to come while any older transaction is open.
+            let is_exact = seen.len() == 1 || world.database.starts_with("postgres");
+            assert!(made.ends_with(&seen) && is_exact, "{seen:?} of {made:?}");
         }
         for bad in ["x", "-1-1", "1", "1-", "1-99999999999999999999"] {
             let answer = Follower::ask(&world, &world.token, Some(bad)).await;
