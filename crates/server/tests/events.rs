@@ -162,8 +162,7 @@ on_both! {
         let made = world.call_as(&theirs, "POST", "/issues", Some(body)).await.data();
         let made = made["id"].as_str().unwrap();
         // What was made before theirs would be seen before it.
-        let event = other.next().await.unwrap();
-        assert_eq!(event.created().as_deref(), Some(made), "{event:?}");
+        assert_eq!(other.until(made).await.0, [made]);
         let last = issue(&world, "Ours again").await;
         assert!(!ours.until(&last).await.0.contains(&made.to_owned()));
         world.stop().await;
