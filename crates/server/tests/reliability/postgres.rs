@@ -12,8 +12,9 @@ use super::held;
 use super::stored::Stored;
 use ostler_server::{Server, system_clock};
 
-/// How long a server waits for a database that says nothing, and much longer.
+/// How long a server waits for a database that says nothing.
 const SILENCE: Duration = Duration::from_secs(2);
+/// By when it has said so, on a busy machine too.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// A PostgreSQL of this test's own.
