@@ -21,9 +21,10 @@ const AGE_MAX: Duration = Duration::from_millis(10);
 pub(super) const TASKS_MAX: usize = 32;
 /// Of these one agent's; what follows its last one in the queue is given up, as it may have a more urgent one.
 pub(super) const TASKS_OF_AGENT_MAX: usize = 8;
-
-/// Bytes of what their runs need to know; more is not kept until somebody claims again.
+/// Bytes of what the runs of those that are left need to know; with more, nothing is kept.
 const BYTES_MAX: usize = 1024 * 1024;
+/// Changes that are remembered while candidates are out; after more, nothing is kept.
+const CHANGES_MAX: usize = 256;
 
 /// For whom tasks were looked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,13 +92,11 @@ struct Kept {
     age_max: Option<Duration>,
     candidates: Option<Candidates>,
     last_read: Option<Instant>,
-    /// What changed since candidates were taken out or read; too much to tell.
+    /// What changed since candidates were taken out or read.
     changed: Vec<Changed>,
+    /// Anything may have changed since then.
     anything: bool,
 }
-
-/// Changes that are remembered while candidates are out.
-const CHANGES_MAX: usize = 256;
 
 impl Kept {
     fn is_fresh(&self, read_at: Instant) -> bool {

@@ -229,7 +229,6 @@ fn assign(
 }
 
 /// What claims are given if nobody else is given it first.
-#[derive(Default)]
 pub(super) struct Guessed {
     /// By the place of the claim; nothing where it is certain that there is nothing. Those that are left out are for
     /// [`run`].
