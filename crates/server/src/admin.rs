@@ -15,8 +15,7 @@ use crate::secrets::Keyring;
 use crate::server::system_clock;
 use crate::settings::Settings;
 use crate::store::StoreError;
-use crate::store::sql::db::args;
-use crate::store::sql::people::{agents, issues, members, tokens, workspaces};
+use crate::store::sql::people::{members, tokens, workspaces};
 use crate::store::sql::transfer::{self, Moved, TransferError};
 use crate::store::sql::{OpenError, Opening, SqlStore};
 
@@ -24,10 +23,6 @@ pub use people::AdminFault;
 
 /// Days that a token of `init` lives.
 const TOKEN_DAYS: u32 = 365;
-/// What servers on one PostgreSQL agree on, so that one of them makes the first workspace: "ostfirst" as a
-/// number.
-const FIRST_START_LOCK: i64 = 0x6f73_7466_6972_7374;
-
 /// An open database. A clone is the same one.
 #[derive(Clone)]
 pub struct Admin {
@@ -131,12 +126,7 @@ impl Admin {
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    if tx.conn.is_postgres() {
-                        let lock = "SELECT 1 FROM pg_advisory_xact_lock($1)";
-                        tx.conn.rows(lock, args![FIRST_START_LOCK]).await?;
-                    }
-                    let any = "SELECT 1 FROM workspaces LIMIT 1";
-                    if tx.conn.row(any, args![]).await?.is_some() {
+                    if workspaces::are_any(tx).await? {
                         return Ok(None);
                     }
                     let workspace_id = workspaces::ensure(tx, &slug, &slug).await?;
@@ -152,50 +142,6 @@ impl Admin {
                     };
                     let token = tokens::create(tx, new).await?;
                     Ok(Some(FirstStart { workspace: slug, email, token, days: TOKEN_DAYS }))
-                })
-            })
-            .await
-    }
-
-    /// Makes an agent; its id.
-    pub async fn agent_create(
-        &self,
-        workspace: &str,
-        name: &str,
-        provider: &str,
-        concurrency: i64,
-    ) -> Result<i64, StoreError> {
-        let (workspace, name, provider) =
-            (workspace.to_owned(), name.to_owned(), provider.to_owned());
-        self.app
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let workspace_id = workspaces::find(&mut tx.conn, &workspace).await?;
-                    let new = agents::NewAgent { workspace_id, name, provider, concurrency };
-                    agents::create(tx, new).await
-                })
-            })
-            .await
-    }
-
-    /// Makes an issue and assigns it to an agent; the task's id.
-    pub async fn issue_for_agent(
-        &self,
-        workspace: &str,
-        title: &str,
-        agent_id: i64,
-    ) -> Result<String, StoreError> {
-        let (workspace, title) = (workspace.to_owned(), title.to_owned());
-        self.app
-            .store
-            .write(move |tx| {
-                Box::pin(async move {
-                    let workspace_id = workspaces::find(&mut tx.conn, &workspace).await?;
-                    let new =
-                        issues::NewIssue { workspace_id, title, ..issues::NewIssue::default() };
-                    let (issue_id, _) = issues::create(tx, new).await?;
-                    issues::assign_agent(tx, workspace_id, issue_id, agent_id).await
                 })
             })
             .await

@@ -15,8 +15,6 @@ use tokio::sync::Mutex;
 use crate::app::App;
 use crate::http::json as answer;
 use crate::metrics::{ByState, Word};
-use crate::store::StoreError;
-use crate::store::sql::db::args;
 
 /// How long the database may take to answer.
 const DATABASE_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -60,13 +58,7 @@ impl Health {
         {
             return answers;
         }
-        // The tables are up to date since the start; that they are there is a part of the question.
-        let ask = async {
-            let mut conn = self.app.store.reader().await?;
-            conn.row("SELECT value FROM meta WHERE name = 'key'", args![]).await?;
-            Ok::<_, StoreError>(())
-        };
-        let asked = tokio::time::timeout(DATABASE_WAIT_MAX, ask).await;
+        let asked = tokio::time::timeout(DATABASE_WAIT_MAX, self.app.store.answers()).await;
         let answers = matches!(asked, Ok(Ok(())));
         *known = Some((Instant::now(), answers));
         answers

@@ -139,6 +139,8 @@ async fn round(app: &App, stop: &CancellationToken) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::secrets::Keyring;
     use crate::settings::Settings;
@@ -161,9 +163,13 @@ mod tests {
         let server = Server::start(settings, keyring, system_clock()).await.unwrap();
         let app = &server.app;
         server.admin().init("acme", "admin@example.com").await.unwrap();
-        let agent =
-            server.admin().agent_create("acme", "Freya", "claude_code", 1_000).await.unwrap();
-        server.admin().issue_for_agent("acme", "Do it", agent).await.unwrap();
+        let post = async |path, body| {
+            server.admin().one("acme", "POST", path, &[], body).await.unwrap()["id"].clone()
+        };
+        let agent = json!({ "name": "Freya", "provider": "claude_code", "concurrency": 1_000 });
+        let agent = post("/agents", agent).await.as_i64().unwrap();
+        let issue = json!({ "title": "Do it", "assignee_type": "agent", "assignee_id": agent });
+        post("/issues", issue).await;
         let registration = Registration {
             workspace_id: 1,
             daemon_id: "m".to_owned(),

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "helpers of tests")]
 
+#[path = "common/made.rs"]
+mod made;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -58,7 +61,7 @@ impl Rig {
         };
         let admin = Admin::open(&database, keyring()).await.unwrap();
         let made = admin.init("acme", "admin@example.com").await.unwrap();
-        let agent = admin.agent_create("acme", "Freya", "claude_code", 10).await.unwrap();
+        let agent = made::agent(&admin, "Freya", 10).await;
         admin.close().await;
         let mut settings = Settings::new(database);
         settings.listen = LOCAL;
@@ -128,7 +131,7 @@ impl Rig {
     /// A task that prints so many lines of 100 bytes and completes; its id.
     async fn run_a_task(&self, lines: u64) -> String {
         let admin = self.server().admin();
-        admin.issue_for_agent("acme", "Do it", self.agent).await.unwrap();
+        made::issue_for(&admin, "Do it", self.agent).await;
         // A hint may be a moment behind; the claim waits for it.
         let claim = json!({ "daemon_id": "m-1", "wait_seconds": 20 });
         let (status, claimed) = self.post("tasks/claim", None, claim).await;
@@ -276,7 +279,7 @@ async fn metrics_count_requests_tasks_and_refusals_and_show_no_path_of_a_client(
     let rig = Rig::start(|settings| settings.limits.heartbeat = 1).await;
     rig.register().await;
     let task = rig.run_a_task(3).await;
-    rig.server().admin().issue_for_agent("acme", "Later", rig.agent).await.unwrap();
+    made::issue_for(&rig.server().admin(), "Later", rig.agent).await;
     for _ in 0..2 {
         rig.post("heartbeat", None, json!({ "daemon_id": "m-1" })).await;
     }
@@ -470,7 +473,7 @@ async fn metrics_and_readiness_on_postgresql() {
     let now = Arc::new(AtomicI64::new(system_clock()().as_micros()));
     let rig = Rig::start_at(&now, Some((postgres, "numbers")), |_| {}).await;
     rig.register().await;
-    rig.server().admin().issue_for_agent("acme", "Later", rig.agent).await.unwrap();
+    made::issue_for(&rig.server().admin(), "Later", rig.agent).await;
     let page = rig.metrics().await;
     for part in ["ostler_tasks{state=\"queued\"} 1", "ostler_runtimes_online 1"] {
         assert!(page.contains(part), "{part}\n{page}");

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests")]
 
+#[path = "common/made.rs"]
+mod made;
+
 use std::net::SocketAddr;
 
 use ostler_server::secrets::Keyring;
@@ -40,8 +43,10 @@ async fn path_works(database: &str) {
     let keyring = || Keyring::new(&[7; 32]).unwrap();
     let admin = Admin::open(database, keyring()).await.unwrap();
     let made = admin.init("acme", "admin@example.com").await.unwrap();
-    let agent = admin.agent_create("acme", "Freya", "claude_code", 1).await.unwrap();
-    let task = admin.issue_for_agent("acme", "Fix the redirect", agent).await.unwrap();
+    let agent = made::agent(&admin, "Freya", 1).await;
+    made::issue_for(&admin, "Fix the redirect", agent).await;
+    let tasks = admin.list("acme", "/tasks", &[]).await.unwrap();
+    let task = tasks[0]["id"].as_str().unwrap();
     admin.close().await;
 
     let mut settings = Settings::new(database.to_owned());

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "helpers of tests")]
 
+#[path = "common/made.rs"]
+mod made;
+
 use std::io::Cursor;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -41,8 +44,8 @@ impl Rig {
     async fn filled(&self, name: &str) {
         let admin = Admin::open(&self.url(name), keyring(7)).await.unwrap();
         admin.init("acme", "admin@example.com").await.unwrap();
-        let agent = admin.agent_create("acme", "Freya", "claude_code", 2).await.unwrap();
-        admin.issue_for_agent("acme", "Grüße \u{1f600} \"quoted\"\n", agent).await.unwrap();
+        let agent = made::agent(&admin, "Freya", 2).await;
+        made::issue_for(&admin, "Grüße \u{1f600} \"quoted\"", agent).await;
         admin.close().await;
         let mut conn = self.sqlite(name).await;
         let tables = "SELECT name FROM sqlite_master WHERE type = 'table' \
@@ -151,8 +154,8 @@ async fn a_server_moves_whole_to_postgresql_and_back() {
     let id = postgres.sql("moved", event);
     assert_eq!(id.lines().next(), Some("901"), "{id}");
     let admin = Admin::open(&url, keyring(7)).await.unwrap();
-    let agent = admin.agent_create("acme", "Loki", "claude_code", 1).await.unwrap();
-    admin.issue_for_agent("acme", "After the move", agent).await.unwrap();
+    let agent = made::agent(&admin, "Loki", 1).await;
+    made::issue_for(&admin, "After the move", agent).await;
     admin.close().await;
     let error = rig.import(&url, &first).await.unwrap_err();
     assert!(matches!(error, TransferError::NotEmpty { .. }), "{error}");

@@ -8,11 +8,10 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
 use super::Admin;
-use crate::auth::{Ability, Identity, TokenKind};
+use crate::auth::Identity;
 use crate::http::Fault;
 use crate::people;
 use crate::store::StoreError;
-use crate::store::sql::db::args;
 use crate::store::sql::people::{agents, members, workspaces};
 
 /// Entries of one list; the rest is not shown.
@@ -58,9 +57,13 @@ impl Admin {
         let name = crate::text::plain_line(name.unwrap_or(slug), 128);
         let made = self.app.store.write(move |tx| {
             Box::pin(async move {
-                let sql = "SELECT 1 FROM workspaces WHERE slug = $1";
-                if tx.conn.row(sql, args![&new]).await?.is_some() {
-                    return Err(StoreError::Conflict("A workspace has that name.".to_owned()));
+                match workspaces::find(&mut tx.conn, &new).await {
+                    Ok(_) => {
+                        let message = "A workspace has that name.".to_owned();
+                        return Err(StoreError::Conflict(message));
+                    }
+                    Err(StoreError::NotFound) => {}
+                    Err(error) => return Err(error),
                 }
                 let id = workspaces::ensure(tx, &new, &name).await?;
                 workspaces::ensure_member(tx, id, &email, "admin").await
@@ -167,29 +170,12 @@ impl Admin {
     async fn identity(&self, workspace: &str) -> Result<Arc<Identity>, AdminFault> {
         let mut conn = self.app.store.reader().await?;
         let workspace_id = find_workspace(&mut conn, workspace).await?;
-        let sql = "SELECT w.slug, w.name, w.prefix, u.id, u.name FROM workspaces w \
-                   JOIN members m ON m.workspace_id = w.id AND m.role = 'admin' \
-                   JOIN users u ON u.id = m.user_id WHERE w.id = $1 ORDER BY u.id LIMIT 1";
-        let row = conn.row(sql, args![workspace_id]).await.map_err(StoreError::from)?;
-        let read = |mut row: crate::store::sql::db::Row| {
-            Ok::<_, sqlx::Error>(Identity {
-                token_id: 0,
-                kind: TokenKind::Api,
-                abilities: Ability::ALL.to_vec(),
-                expires_at: None,
-                workspace_id,
-                workspace_slug: row.text()?,
-                workspace_name: row.text()?,
-                workspace_prefix: row.text()?,
-                user_id: row.int()?,
-                user_name: row.text()?,
-            })
-        };
-        let identity = row.map(read).transpose().map_err(StoreError::from)?;
-        Ok(Arc::new(identity.ok_or_else(|| AdminFault {
+        let found = members::first_admin(&mut conn, workspace_id).await?;
+        let admin = found.ok_or_else(|| AdminFault {
             status: 409,
             message: format!("The workspace {workspace} has no administrator."),
-        })?))
+        })?;
+        Ok(Arc::new(admin))
     }
 }
 

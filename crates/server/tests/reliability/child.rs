@@ -14,6 +14,8 @@ use ostler_server::settings::Settings;
 use ostler_server::{Admin, Clock, Limits, Server, system_clock};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::made;
+
 /// The database of a server in a process of its own.
 const DATABASE: &str = "OSTLER_CASE_DATABASE";
 /// Its lease in milliseconds.
@@ -56,7 +58,7 @@ impl Made {
     pub(crate) async fn new(database: &str) -> Self {
         let admin = Admin::open(database, keyring()).await.unwrap();
         let made = admin.init("acme", "admin@example.com").await.unwrap();
-        let agent = admin.agent_create("acme", "Freya", "claude_code", 100).await.unwrap();
+        let agent = made::agent(&admin, "Freya", 100).await;
         let (daemon_token, people_token) = (made.daemon_token, made.api_token);
         Self { admin, daemon_token, people_token, agent }
     }
@@ -64,7 +66,7 @@ impl Made {
     pub(crate) async fn queue(&self, count: usize) {
         for number in 0..count {
             let title = format!("issue {number}");
-            self.admin.issue_for_agent("acme", &title, self.agent).await.unwrap();
+            made::issue_for(&self.admin, &title, self.agent).await;
         }
     }
 }

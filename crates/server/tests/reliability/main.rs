@@ -25,6 +25,8 @@ mod fleet;
 mod full;
 mod held;
 mod killed;
+#[path = "../common/made.rs"]
+mod made;
 mod opened;
 mod postgres;
 mod sqlite;

@@ -160,6 +160,14 @@ impl SqlStore {
         Ok(self.shared.connect().await?.bounded(self.shared.database_wait))
     }
 
+    /// Asks the database something, which fails when it cannot serve. The tables are up to date since the start;
+    /// that they are there is a part of the question.
+    pub(crate) async fn answers(&self) -> Result<(), StoreError> {
+        let mut conn = self.reader().await?;
+        conn.row("SELECT value FROM meta WHERE name = 'key'", Vec::new()).await?;
+        Ok(())
+    }
+
     /// Runs `work` in a transaction of its own; what it returns is answered when it is durable.
     pub(crate) async fn write<T, F>(&self, work: F) -> Result<T, StoreError>
     where

@@ -302,20 +302,6 @@ pub(crate) async fn create(tx: &mut Tx, new: NewIssue) -> Result<(i64, i64), Sto
     Ok((id, number))
 }
 
-/// Assigns an issue to an agent and queues a task; its id.
-pub(crate) async fn assign_agent(
-    tx: &mut Tx,
-    workspace_id: i64,
-    issue_id: i64,
-    agent_id: i64,
-) -> Result<String, StoreError> {
-    let task_id = rows::queue(tx, workspace_id, issue_id, agent_id).await?;
-    let sql = "UPDATE issues SET assignee_type = 'agent', assignee_id = $3, updated_at = $4 \
-               WHERE workspace_id = $1 AND id = $2";
-    tx.conn.execute(sql, args![workspace_id, issue_id, agent_id, tx.now.as_micros()]).await?;
-    Ok(task_id)
-}
-
 /// Changes an issue; the id of the task that this queued, if any.
 pub(crate) async fn change(
     tx: &mut Tx,

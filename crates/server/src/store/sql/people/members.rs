@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{At, Page, Part, at, invalid, part, tokens, workspaces};
+use crate::auth::{Ability, Identity, TokenKind};
 use crate::store::StoreError;
 use crate::store::sql::db::{Conn, DbError, Row, args};
 use crate::store::sql::lane::Tx;
@@ -72,6 +73,29 @@ pub(crate) async fn find(
     let sql = format!("{SELECT} AND u.email = $2");
     let row = conn.row(&sql, args![workspace_id, email.to_lowercase()]).await?;
     Ok(read(&mut row.ok_or(StoreError::NotFound)?)?)
+}
+
+/// The workspace's oldest administrator, with every ability; for commands on the same machine, which have no token.
+pub(crate) async fn first_admin(
+    conn: &mut Conn,
+    workspace_id: i64,
+) -> Result<Option<Identity>, StoreError> {
+    let sql = "SELECT w.slug, w.name, w.prefix, u.id, u.name FROM workspaces w \
+               JOIN members m ON m.workspace_id = w.id AND m.role = 'admin' \
+               JOIN users u ON u.id = m.user_id WHERE w.id = $1 ORDER BY u.id LIMIT 1";
+    let Some(mut row) = conn.row(sql, args![workspace_id]).await? else { return Ok(None) };
+    Ok(Some(Identity {
+        token_id: 0,
+        kind: TokenKind::Api,
+        abilities: Ability::ALL.to_vec(),
+        expires_at: None,
+        workspace_id,
+        workspace_slug: row.text()?,
+        workspace_name: row.text()?,
+        workspace_prefix: row.text()?,
+        user_id: row.int()?,
+        user_name: row.text()?,
+    }))
 }
 
 /// Whether the user administrates the workspace.

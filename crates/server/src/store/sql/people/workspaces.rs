@@ -16,6 +16,9 @@ const PREFIX_CHARS_MAX: usize = 6;
 /// Bytes of an e-mail address.
 const EMAIL_BYTES_MAX: usize = 254;
 
+/// The lock of the first workspace: "ostfirst" as a number.
+const FIRST_LOCK: i64 = 0x6f73_7466_6972_7374;
+
 /// A slug: small letters, digits and dashes.
 pub(crate) fn check_slug(slug: &str) -> Result<(), StoreError> {
     let good = !slug.is_empty()
@@ -77,6 +80,17 @@ pub(crate) async fn ensure_member(
                ON CONFLICT (workspace_id, user_id) DO NOTHING";
     tx.conn.execute(sql, args![workspace_id, id, role]).await?;
     Ok(id)
+}
+
+/// Whether the server has any workspace. On PostgreSQL others who ask wait until this transaction ends, so that of
+/// several servers one makes the first.
+pub(crate) async fn are_any(tx: &mut Tx) -> Result<bool, StoreError> {
+    if tx.conn.is_postgres() {
+        let lock = "SELECT 1 FROM pg_advisory_xact_lock($1)";
+        tx.conn.rows(lock, args![FIRST_LOCK]).await?;
+    }
+    let any = tx.conn.row("SELECT 1 FROM workspaces LIMIT 1", args![]).await?;
+    Ok(any.is_some())
 }
 
 /// The workspace with this slug.
