@@ -2,8 +2,9 @@
 //!
 //! A token that was looked up once is not looked up again until a token anywhere is revoked: each revocation
 //! counts up a number in the database, which every server reads once a second. A server that could not read it for
-//! some seconds trusts nothing it remembers. Tokens that are not accepted are counted by address; one that was
-//! accepted before is not, or a machine with a bad token would lock out its neighbours (F-111).
+//! some seconds trusts nothing it remembers. Different tokens that are not accepted are counted by address; one that
+//! was accepted before is not, and one that is sent again is not either, or a machine with a bad token would lock out
+//! its neighbours (F-111).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -204,10 +205,9 @@ impl Tokens {
     }
 
     /// Whether the token was accepted before, and may be still.
-    fn was_accepted(&self, token: Option<&str>, kind: TokenKind, now: Timestamp) -> bool {
-        let Some(hash) = token.map(hash_token) else { return false };
+    fn was_accepted(&self, hash: &[u8; 32], kind: TokenKind, now: Timestamp) -> bool {
         self.with(|known| {
-            known.identities.get(&hash).is_some_and(|it| it.identity.is_valid(kind, now))
+            known.identities.get(hash).is_some_and(|it| it.identity.is_valid(kind, now))
         })
     }
 
@@ -240,8 +240,10 @@ impl App {
         kind: TokenKind,
     ) -> Result<Arc<Identity>, Fault> {
         let token = bearer(headers);
-        if !self.tokens.was_accepted(token, kind, self.store.now())
-            && let Some(standing) = address.and_then(|address| self.rates.guesses(address))
+        // No token at all is one of the wrong ones.
+        let hash = hash_token(token.unwrap_or_default());
+        if !self.tokens.was_accepted(&hash, kind, self.store.now())
+            && let Some(standing) = address.and_then(|address| self.rates.guesses(address, hash))
         {
             return Err(Fault::too_many(standing));
         }
@@ -249,7 +251,7 @@ impl App {
             return Ok(identity);
         }
         if let Some(address) = address {
-            self.rates.guessed(address);
+            self.rates.guessed(address, hash);
         }
         Err(Fault::unauthorized())
     }
@@ -297,9 +299,8 @@ mod tests {
     #[test]
     fn f_111_a_token_is_no_guess_while_it_may_still_be_accepted() {
         let tokens = Tokens::new();
-        let token = Some("fdt_x");
         let hash = hash_token("fdt_x");
-        let no_guess = |kind, now| tokens.was_accepted(token, kind, Timestamp::from_micros(now));
+        let no_guess = |kind, now| tokens.was_accepted(&hash, kind, Timestamp::from_micros(now));
         assert!(!no_guess(TokenKind::Daemon, 0));
         tokens.remember(hash, Some(identity()), 0);
         assert!(no_guess(TokenKind::Daemon, 999));

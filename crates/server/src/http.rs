@@ -133,6 +133,15 @@ impl From<Refusal> for Fault {
             Refusal::BadState(state) => {
                 (format!("The task is {}, which does not allow this.", state.word()), "bad_state")
             }
+            Refusal::OtherMachine => (
+                "The run waits for the machine that ran it: only that one may resume it."
+                    .to_owned(),
+                "bad_state",
+            ),
+            Refusal::Decided(first) => (
+                format!("The run is {} already, and the first decision stands.", first.word()),
+                "bad_state",
+            ),
         };
         Self::new(StatusCode::CONFLICT, message).code(code)
     }

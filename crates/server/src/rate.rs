@@ -44,7 +44,7 @@ pub struct Limits {
     pub tasks: u32,
     /// Of a person or program.
     pub api: u32,
-    /// Requests of one address whose token was not accepted.
+    /// Tokens from one address that were not accepted, and requests with each of them.
     pub unknown: u32,
 }
 
@@ -129,13 +129,16 @@ impl<K: Hash + Eq> Counts<K> {
 pub(crate) struct Rates {
     limits: Limits,
     known: Counts<(Bucket, i64)>,
+    /// Different tokens that were not accepted.
     unknown: Counts<IpAddr>,
+    /// Requests with each of them, by the token's hash.
+    again: Counts<(IpAddr, [u8; 32])>,
     refused: Family<ByBucket, Counter>,
 }
 
 impl Rates {
     pub(crate) fn new(limits: Limits, refused: Family<ByBucket, Counter>) -> Self {
-        Self { limits, known: Counts::new(), unknown: Counts::new(), refused }
+        Self { limits, known: Counts::new(), unknown: Counts::new(), again: Counts::new(), refused }
     }
 
     fn note(&self, standing: Standing, bucket: &'static str) -> Standing {
@@ -158,14 +161,24 @@ impl Rates {
     }
 
     /// Where an address stands, when it has guessed too often; asked before an unknown token is looked up.
-    pub(crate) fn guesses(&self, address: IpAddr) -> Option<Standing> {
-        let standing = self.unknown.look(&prefix(address), self.limits.unknown);
+    ///
+    /// One token that is sent again and again, as by a machine that knows no better, is one guess: it must not lock out
+    /// others behind its address (F-111).
+    pub(crate) fn guesses(&self, address: IpAddr, hash: [u8; 32]) -> Option<Standing> {
+        let (address, limit) = (prefix(address), self.limits.unknown);
+        let own = self.again.look(&(address, hash), limit);
+        let is_new = own.remaining == limit;
+        let standing = if is_new { self.unknown.look(&address, limit) } else { own };
         Some(self.note(standing, "unknown")).filter(|it| it.refused.is_some())
     }
 
     /// Counts a token that was not accepted.
-    pub(crate) fn guessed(&self, address: IpAddr) {
-        self.unknown.count(prefix(address), self.limits.unknown);
+    pub(crate) fn guessed(&self, address: IpAddr, hash: [u8; 32]) {
+        let (address, limit) = (prefix(address), self.limits.unknown);
+        let is_first = self.again.count((address, hash), limit).remaining + 1 == limit;
+        if is_first {
+            self.unknown.count(address, limit);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::state::{
-    Decision, End, Ended, Lease, LeaseHash, Policy, State, Task, WaitingFor, Waits,
+    Decided, Decision, End, Ended, Lease, LeaseHash, Policy, State, Task, WaitingFor, Waits,
 };
 use crate::clock::Timestamp;
 
@@ -88,6 +88,10 @@ pub enum Refusal {
     LeaseExpired,
     /// The task is in this state, and that does not allow it.
     BadState(State),
+    /// The run waits, and only the machine that ran it may go on with it.
+    OtherMachine,
+    /// A person decided already, and not this.
+    Decided(Decided),
 }
 
 /// What the caller is told.
@@ -361,8 +365,11 @@ fn resume(
     now: Timestamp,
     policy: &Policy,
 ) -> Result<Vec<Effect>, Refusal> {
-    if task.state != State::Waiting || !same_machine {
+    if task.state != State::Waiting {
         return Err(Refusal::BadState(task.state));
+    }
+    if !same_machine {
+        return Err(Refusal::OtherMachine);
     }
     task.state = State::Running;
     task.waits = None;
@@ -410,6 +417,7 @@ fn decide(task: &mut Task, decision: Decision) -> Result<Vec<Effect>, Refusal> {
             Ok(vec![Effect::Changed])
         }
         Some(Waits { decision: Some(first), .. }) if *first == decision => Ok(Vec::new()),
+        Some(Waits { decision: Some(first), .. }) => Err(Refusal::Decided(first.decided)),
         _ => Err(Refusal::BadState(task.state)),
     }
 }

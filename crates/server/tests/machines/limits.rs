@@ -67,11 +67,32 @@ on_both! {
         world.stop().await;
     }
 
+    async fn f_111_a_machine_with_a_bad_token_locks_out_nobody_behind_its_address(world
+        with |settings| settings.limits.unknown = 4) {
+        let machine = world.registered("m-1").await;
+        for bad in ["fdt_unknown", "", "nothing like a token"] {
+            let bad = Machine { token: bad.to_owned(), ..machine.clone() };
+            let refused = loop {
+                let answer = bad.beat().await;
+                if answer.status == 429 {
+                    break answer;
+                }
+                answer.expect(401);
+            };
+            is_refused(&refused, 4);
+            // A token that this server never saw before.
+            let (_, token) = world.new_token(None).await;
+            Machine { token, ..machine.clone() }.beat().await.expect(200);
+        }
+        world.stop().await;
+    }
+
     async fn f_111_f_116_who_guesses_is_refused_by_address_and_good_tokens_beside_it_are_served(world
         with |settings| settings.limits.unknown = 3) {
         let machine = world.registered("m-1").await;
         let (id, revoked) = world.new_token(None).await;
-        let unknown = Machine { token: "fdt_unknown".to_owned(), ..machine.clone() };
+        let mut tokens = (0..).map(|number| format!("fdt_unknown_{number}"));
+        let mut unknown = || Machine { token: tokens.next().unwrap(), ..machine.clone() };
         world.get("/me").await;
         let people = async |token: &str| {
             let (status, body) = world.api_as(token, "GET", "/me", None).await;
@@ -81,7 +102,7 @@ on_both! {
         let mut held = false;
         for _ in 0..3 {
             let refused = loop {
-                let answer = unknown.beat().await;
+                let answer = unknown().beat().await;
                 if answer.status == 429 {
                     break answer;
                 }

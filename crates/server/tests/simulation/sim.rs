@@ -405,6 +405,8 @@ impl Sim {
                     Refusal::LeaseLost => "lease_lost",
                     Refusal::LeaseExpired => "lease_expired",
                     Refusal::BadState(_) => "bad_state",
+                    Refusal::OtherMachine => "other_machine",
+                    Refusal::Decided(_) => "decided_already",
                 });
                 Err(refusal)
             }
@@ -483,7 +485,7 @@ impl Sim {
                 self.call(&task.id, What::Input(Input::Decide(decision.clone())), Payload::None);
             let before = task.machine.waits.as_ref().and_then(|waits| waits.decision.clone());
             match before.filter(|before| *before != decision) {
-                Some(_) => assert_eq!(answer, Err(Refusal::BadState(State::Waiting))),
+                Some(before) => assert_eq!(answer, Err(Refusal::Decided(before.decided))),
                 None => assert!(answer.is_ok(), "{answer:?}"),
             }
             self.counts.count("decided");

@@ -186,9 +186,13 @@ impl Model {
                 *self = Self { last, lines, ..Self::new() };
             }
             (Input::Decide(new), Place::Person { decided }) => {
-                if decided.get_or_insert_with(|| new.clone()) != new {
-                    return bad;
+                let first = decided.get_or_insert_with(|| new.clone());
+                if first != new {
+                    return Err(Refusal::Decided(first.decided));
                 }
+            }
+            (Input::Resume { same_machine: false, .. }, Place::Person { .. }) => {
+                return Err(Refusal::OtherMachine);
             }
             (Input::Sweep, place) => {
                 if let Place::Held { until, start_by, .. } = place
@@ -390,6 +394,8 @@ impl World {
         match told {
             Ok((.., repeated)) => self.seen.extend(repeated.then(|| "repeated".to_owned())),
             Err(Refusal::BadState(_)) => _ = self.seen.insert("bad state".to_owned()),
+            Err(Refusal::OtherMachine) => _ = self.seen.insert("other machine".to_owned()),
+            Err(Refusal::Decided(_)) => _ = self.seen.insert("decided".to_owned()),
             Err(refusal) => _ = self.seen.insert(format!("{refusal:?}")),
         }
         if told.is_ok() && self.task.hand_backs == POLICY.hand_backs_max {
@@ -475,6 +481,8 @@ fn the_random_sequences_reach_every_change_and_refusal() {
         "canceled to queued",
         "repeated",
         "bad state",
+        "other machine",
+        "decided",
         "LeaseLost",
         "LeaseExpired",
         "hand-backs are used up",

@@ -51,7 +51,7 @@ fn f_098_resume_gives_a_new_lease() {
 fn f_099_f_100_resume_by_another_machine_or_of_a_run_that_does_not_wait_is_refused() {
     let mut world = World::waiting();
     let other = Input::Resume { same_machine: false, lease: B };
-    assert_eq!(world.refused(other), Refusal::BadState(State::Waiting));
+    assert_eq!(world.refused(other), Refusal::OtherMachine);
     world.ok(resume(B));
     assert_eq!(world.refused(resume(C)), Refusal::BadState(State::Running));
 }
@@ -113,7 +113,7 @@ fn the_first_decision_stands_until_the_machine_resumes() {
     let others =
         [decision(Decided::Denied, "but politely"), decision(Decided::Approved, "at once")];
     for other in others {
-        assert_eq!(world.refused(Input::Decide(other)), Refusal::BadState(State::Waiting));
+        assert_eq!(world.refused(Input::Decide(other)), Refusal::Decided(Decided::Approved));
     }
     assert_eq!(world.task.waits.clone().unwrap().decision, Some(yes));
     world.ok(resume(B));

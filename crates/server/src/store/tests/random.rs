@@ -123,6 +123,8 @@ async fn the_random_sequences_reach_the_interesting_places() {
         "LeaseLost",
         "LeaseExpired",
         "BadState",
+        "OtherMachine",
+        "Decided",
         "repeated",
         "swept",
         "unparked",

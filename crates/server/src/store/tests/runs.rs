@@ -412,7 +412,7 @@ pub(super) async fn f_098_f_099_f_100_resume_is_for_the_machine_that_ran(
     assert_eq!(status(&world.say(&run, START).await), Err(Refusal::LeaseLost), "F-094");
     for others in [other.ids(), Vec::new()] {
         let refused = world.resume(&run, others, Some("r")).await;
-        assert_eq!(status(&refused), Err(Refusal::BadState(State::Waiting)));
+        assert_eq!(status(&refused), Err(Refusal::OtherMachine));
     }
     let first = world.resume(&run, ours.clone(), Some("r-1")).await.unwrap();
     assert_eq!(first.answer.status, State::Running);
@@ -446,7 +446,7 @@ pub(super) async fn f_097_a_decision_waits_until_the_run_resumes(world: World<im
         world.person(&run, decide(Decided::Denied, "no")).await.unwrap();
     }
     let refused = world.person(&run, decide(Decided::Approved, "no")).await;
-    assert_eq!(status(&refused), Err(Refusal::BadState(State::Waiting)));
+    assert_eq!(status(&refused), Err(Refusal::Decided(Decided::Denied)));
     let decision = waits().await.unwrap().decision.unwrap();
     assert_eq!((decision.decided, decision.note.as_str()), (Decided::Denied, "no"));
     world.resume(&run, usual.machine.ids(), None).await.unwrap();

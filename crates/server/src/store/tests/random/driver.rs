@@ -379,6 +379,8 @@ impl<S: Subject> Driver<S> {
             StoreError::Refused(Refusal::LeaseLost) => "LeaseLost",
             StoreError::Refused(Refusal::LeaseExpired) => "LeaseExpired",
             StoreError::Refused(Refusal::BadState(_)) => "BadState",
+            StoreError::Refused(Refusal::OtherMachine) => "OtherMachine",
+            StoreError::Refused(Refusal::Decided(_)) => "Decided",
             other => panic!("{other:?}"),
         });
         format!("{error:?}")
