@@ -99,9 +99,14 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
 /// Prints an error where the command goes on.
 pub(crate) fn tell(failure: &Failure) {
     let mut text = format!("\x1b[1;31merror:\x1b[0m {failure}\n");
-    let mut cause = failure.source();
+    let (mut cause, mut told) = (failure.source(), failure.to_string());
     while let Some(error) = cause {
-        text.push_str(&format!("  caused by: {error}\n"));
+        let next = error.to_string();
+        // Many errors of libraries say their cause themselves.
+        if !told.ends_with(&next) {
+            text.push_str(&format!("  caused by: {next}\n"));
+            told = next;
+        }
         cause = error.source();
     }
     if let Some(hint) = &failure.hint {

@@ -9,7 +9,7 @@ use camino::Utf8Path;
 use crate::error::{Code, Failure};
 
 /// What is logged when `OSTLER_LOG` says nothing.
-const LOG_DEFAULT: &str = "info";
+const LOG_DEFAULT: &str = "info,sqlx::postgres::notice=warn";
 
 /// Starts it, into a file or to standard error.
 pub(crate) fn start(log_file: Option<&Utf8Path>) -> Result<(), Failure> {
@@ -17,8 +17,8 @@ pub(crate) fn start(log_file: Option<&Utf8Path>) -> Result<(), Failure> {
     let filter = std::env::var("OSTLER_LOG").unwrap_or_else(|_| LOG_DEFAULT.to_owned());
     let filter = EnvFilter::try_new(&filter).map_err(|error| {
         Failure::new(Code::Usage, "OSTLER_LOG is no filter")
-            .because(error)
-            .hint("write it as `info`, or as `ostler_host=debug`")
+            .because(error.to_string())
+            .hint("write it as `info`, or with parts of the program: `info,ostler_server=debug`")
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     match log_file {

@@ -5,19 +5,21 @@ mod people;
 use std::fmt;
 use std::sync::Arc;
 
+use camino::{Utf8Path, Utf8PathBuf};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::auth::{Ability, TokenKind, Tokens};
 use crate::board::Board;
 use crate::machines::Machines;
+use crate::new_file::NewFile;
 use crate::secrets::Keyring;
 use crate::server::system_clock;
 use crate::settings::Settings;
 use crate::store::StoreError;
 use crate::store::sql::people::{members, tokens, workspaces};
 use crate::store::sql::transfer::{self, Moved, TransferError};
-use crate::store::sql::{OpenError, Opening, SqlStore};
+use crate::store::sql::{OpenError, Opening, SqlStore, sqlite_file};
 
 pub use people::AdminFault;
 
@@ -156,13 +158,34 @@ impl Admin {
     }
 
     /// Fills an empty database from an [export](Self::export), in one transaction. What is no export, or
-    /// needs another key, is refused before the database is opened, or made.
+    /// needs another key, is refused before the database is opened. A file that is not there is made whole, or not
+    /// at all.
     pub async fn import(
         database: &str,
         keyring: Keyring,
         input: &mut (dyn std::io::BufRead + Send),
     ) -> Result<Moved, TransferError> {
         let input = transfer::check_head(input, &keyring)?;
+        let file = sqlite_file(database).map(Utf8Path::new);
+        let Some(file) = file.filter(|file| file.symlink_metadata().is_err()) else {
+            return Self::fill(database, keyring, input).await;
+        };
+        let new = NewFile::create_with_folder(file)?;
+        let moved = Self::fill(&format!("sqlite:{}", new.draft()), keyring, input).await?;
+        // What stays in the log, as on a full disk, is not in the file.
+        let log = Utf8PathBuf::from(format!("{}-wal", new.draft()));
+        if log.symlink_metadata().is_ok() {
+            return Err(TransferError::Unfinished { log });
+        }
+        new.keep()?;
+        Ok(moved)
+    }
+
+    async fn fill(
+        database: &str,
+        keyring: Keyring,
+        input: transfer::Lines<'_>,
+    ) -> Result<Moved, TransferError> {
         let admin = Self::open(database, keyring).await?;
         let moved = transfer::import(&admin.app.store, input).await;
         admin.close().await;

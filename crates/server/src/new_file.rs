@@ -1,7 +1,8 @@
 //! A file that comes into being whole: owner-only, on disk for good, and never in the place of another.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -37,6 +38,18 @@ pub struct NewFile {
 }
 
 impl NewFile {
+    /// The same in a folder that may have to be made, owner-only as well.
+    pub fn create_with_folder(to: &Utf8Path) -> Result<Self, NewFileError> {
+        if let Some(folder) = to.parent().filter(|folder| !folder.as_str().is_empty()) {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(|source| {
+                let doing = "make the folder of";
+                NewFileError::Io { doing, file: to.to_owned(), source }
+            })?;
+        }
+        Self::create(to)
+    }
+
     /// Makes an empty one beside the place it is for.
     pub fn create(to: &Utf8Path) -> Result<Self, NewFileError> {
         let fault = |doing, source| NewFileError::Io { doing, file: to.to_owned(), source };

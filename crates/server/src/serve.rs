@@ -52,6 +52,14 @@ pub enum TlsError {
         file: Utf8PathBuf,
     },
     /// They do not go together.
+    #[error("the key in {key} is not that of the certificate in {cert}")]
+    Mismatch {
+        /// The certificate's file.
+        cert: Utf8PathBuf,
+        /// The key's.
+        key: Utf8PathBuf,
+    },
+    /// They cannot be used.
     #[error("certificate and key cannot be used")]
     Unusable(#[from] rustls::Error),
 }
@@ -67,12 +75,18 @@ pub(crate) fn tls(cert: &Utf8Path, key: &Utf8Path) -> Result<TlsAcceptor, TlsErr
     if chain.is_empty() {
         return Err(TlsError::NoCertificate { file: cert.to_owned() });
     }
-    let key = PrivateKeyDer::from_pem_file(key).map_err(read("a key", key))?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(read("a key", key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, key)?;
+        .with_single_cert(chain, secret)
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                TlsError::Mismatch { cert: cert.to_owned(), key: key.to_owned() }
+            }
+            error => error.into(),
+        })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -31,8 +31,10 @@ pub enum StartError {
     #[error("cannot use the database")]
     Database(#[from] OpenError),
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on {address} for {what}")]
     Listen {
+        /// `requests` or `metrics`.
+        what: &'static str,
         /// The address.
         address: SocketAddr,
         /// Why.
@@ -103,9 +105,9 @@ impl Server {
             on_hints: Arc::new(hear),
         });
         let store = store.await?;
-        let (address, listener) = listen(settings.listen).await?;
+        let (address, listener) = listen("requests", settings.listen).await?;
         let metrics_listener = match settings.metrics_listen {
-            Some(address) => Some(listen(address).await?),
+            Some(address) => Some(listen("metrics", address).await?),
             None => None,
         };
         let stopping = CancellationToken::new();
@@ -185,10 +187,13 @@ fn lock(database: &str) -> Result<LockFile, StartError> {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<(SocketAddr, TcpListener), StartError> {
+async fn listen(
+    what: &'static str,
+    address: SocketAddr,
+) -> Result<(SocketAddr, TcpListener), StartError> {
     let listen =
         async { TcpListener::bind(address).await.and_then(|it| Ok((it.local_addr()?, it))) };
-    listen.await.map_err(|source| StartError::Listen { address, source })
+    listen.await.map_err(|source| StartError::Listen { what, address, source })
 }
 
 /// A transaction was committed, here or on another server.

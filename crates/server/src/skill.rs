@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use unicode_normalization::UnicodeNormalization as _;
+
 /// Characters of a skill's name.
 pub const SKILL_NAME_CHARS_MAX: usize = 64;
 /// Files of one skill.
@@ -21,6 +23,8 @@ pub const SKILL_FILE_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of a skill with all its files: skills travel in the envelope of each claim.
 pub const SKILL_BYTES_MAX: usize = 1024 * 1024;
 
+/// What stands for a NUL in texts that come as JSON.
+const NUL_SHOWN: char = '\u{2400}';
 /// What a daemon calls the skill's own text in its folder, so that no file may have the name.
 const OWN_FILE: &str = "skill.md";
 
@@ -160,9 +164,9 @@ pub(crate) fn check_relative(path: &str) -> Result<(), PathFault> {
     if path.starts_with(['/', '\\', '~']) || drive {
         return Err(PathFault::Absolute);
     }
-    if path
-        .contains(|c: char| c.is_control() || c == '\\' || c == ':' || crate::text::is_invisible(c))
-    {
+    if path.contains(|c: char| {
+        c.is_control() || c == NUL_SHOWN || c == '\\' || c == ':' || crate::text::is_invisible(c)
+    }) {
         return Err(PathFault::Character);
     }
     for part in path.split('/') {
@@ -207,9 +211,10 @@ impl Places {
     }
 }
 
-/// Both ways, since some letters are told apart by one only.
+/// Both ways, since some letters are told apart by one only; accents as parts of their letters, since some file systems
+/// take both ways to write them for one.
 fn fold(path: &str) -> String {
-    path.to_uppercase().to_lowercase()
+    path.nfc().collect::<String>().to_uppercase().to_lowercase().nfc().collect()
 }
 
 #[cfg(test)]
@@ -326,6 +331,8 @@ mod tests {
             ("a/b", "A"),
             ("a/b", "A/B/c"),
             ("straße", "STRASSE"),
+            ("caf\u{e9}", "cafe\u{301}"),
+            ("\u{c9}/b", "e\u{301}/B"),
         ] {
             let fault = check("s", "", &[(one, ""), (two, "")]).unwrap_err();
             assert_eq!(fault, SkillFault::Twice { index: 1 }, "{one} {two}");

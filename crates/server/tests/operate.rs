@@ -176,6 +176,11 @@ impl Rig {
             postgres.sql(name, &sql);
             return;
         }
+        self.sqlite(sql).await;
+    }
+
+    /// Runs statements on the SQLite file, beside the server.
+    async fn sqlite(&self, sql: String) {
         let file = self.dir.path().join("ostler.db");
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
         let mut conn = sqlx::ConnectOptions::connect(&options).await.unwrap();
@@ -515,5 +520,26 @@ async fn beyond_a_workspaces_bytes_the_oldest_output_goes_first_and_a_running_ta
     rig.wait_for("SELECT SUM(pruned) FROM tasks", 1).await;
     // What it did is an event itself, and one more may be on its way.
     rig.wait_for("SELECT COUNT(*) < 13 FROM events", 1).await;
+    rig.stop().await;
+}
+
+/// What a round did is an event, which must not be the reason for the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beyond_a_number_of_events_the_oldest_go_and_then_there_is_peace() {
+    let rig = Rig::start(|settings| {
+        settings.retention.every = Duration::from_millis(5);
+        settings.retention.events_max = 200;
+    })
+    .await;
+    let many = "INSERT INTO events (workspace_id, type, data, at) \
+                WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 300) \
+                SELECT 1, 'test', '{}', 9000000000000000 FROM n";
+    rig.sqlite(many.to_owned()).await;
+    rig.wait_for("SELECT COUNT(*) FROM events WHERE type = 'events.pruned'", 1).await;
+    for _ in 0..3 {
+        rig.retention_round().await;
+    }
+    rig.wait_for("SELECT COUNT(*) FROM events WHERE type = 'events.pruned'", 1).await;
+    rig.wait_for("SELECT COUNT(*) FROM events", 201).await;
     rig.stop().await;
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use camino::Utf8Path;
+use ostler_core::suggest;
 use ostler_server::text::{MARKDOWN_BYTES_MAX, html_to_markdown, markdown_to_html};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
@@ -20,6 +21,8 @@ use crate::text_file;
 const COMMENTS_MAX: usize = 1_000;
 /// Deliveries that are shown with an issue.
 const DELIVERIES_MAX: usize = 1_000;
+/// Names that a hint shows.
+const NAMES_SHOWN_MAX: usize = 10;
 /// Agents and members that are looked through for a name.
 const NAMES_MAX: usize = 10_000;
 
@@ -217,8 +220,7 @@ async fn comment(
 
 async fn agent(fleet: &Fleet, name: &str) -> Result<i64, Failure> {
     let agents = fleet.list(&["agents"], &[], NAMES_MAX).await?;
-    find(&agents, "name", name)
-        .ok_or_else(|| Failure::new(Code::Refused, format!("there is no agent {name:?}")))
+    find("agent", &agents, "name", name)
 }
 
 async fn user(fleet: &Fleet, email: &str) -> Result<i64, Failure> {
@@ -228,11 +230,26 @@ async fn user(fleet: &Fleet, email: &str) -> Result<i64, Failure> {
         return id.ok_or_else(|| Failure::new(Code::Failed, "the server does not say who you are"));
     }
     let members = fleet.list(&["members"], &[], NAMES_MAX).await?;
-    find(&members, "email", &email.to_lowercase())
-        .ok_or_else(|| Failure::new(Code::Refused, format!("there is no member {email:?}")))
+    find("member", &members, "email", &email.to_lowercase())
 }
 
-fn find(records: &[Value], field: &str, wanted: &str) -> Option<i64> {
-    let found = records.iter().find(|it| it.get(field).and_then(Value::as_str) == Some(wanted));
-    found?.get("id")?.as_i64()
+/// The id of the record whose `field` is that.
+fn find(what: &str, records: &[Value], field: &str, wanted: &str) -> Result<i64, Failure> {
+    let word = |record: &Value| record.get(field).and_then(Value::as_str).map(str::to_owned);
+    let found = records.iter().find(|record| word(record).as_deref() == Some(wanted));
+    if let Some(id) = found.and_then(|it| it.get("id")?.as_i64()) {
+        return Ok(id);
+    }
+    let known: Vec<_> = records.iter().filter_map(word).collect();
+    let failure = Failure::new(Code::Refused, format!("there is no {what} {wanted:?}"));
+    Err(match suggest::nearest(wanted, known.iter().map(String::as_str)) {
+        Some(meant) => failure.hint(format!("did you mean {meant:?}?")),
+        None if known.is_empty() => failure.hint(format!("this workspace has no {what} yet")),
+        None => {
+            let some: Vec<_> =
+                known.iter().take(NAMES_SHOWN_MAX).map(|it| output::safe(it)).collect();
+            let more = if known.len() > some.len() { ", …" } else { "" };
+            failure.hint(format!("there are: {}{more}", some.join(", ")))
+        }
+    })
 }

@@ -101,6 +101,8 @@ fn agents_are_made_changed_paused_and_archived() {
     assert!(again.code == Some(4) && again.stderr.contains("no archived agent"), "{again:?}");
     let made = admin_json(&rig, &["agent", "create"], &["--name", "X"]);
     assert_eq!(made["provider"], "claude_code");
+    let short = admin_json(&rig, &["agent", "create"], &["--name", "Y", "--provider", "claude"]);
+    assert_eq!(short["provider"], "claude_code");
     let listed = admin_json(&rig, &["agent", "list"], &["--name", "X"]);
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &made["id"]));
     for command in [&["agent", "update", "--name", "X"][..], &["workspace", "update"]] {
@@ -123,7 +125,9 @@ fn f_037_a_skill_is_made_from_a_folder_and_paths_that_climb_do_not_come_from_lin
     std::fs::write(folder.join("tools/run.sh"), "true\n").unwrap();
     std::os::unix::fs::symlink("/etc/passwd", folder.join("secret")).unwrap();
     let path = folder.to_str().unwrap();
-    let made = admin_json(&rig, &["skill", "create"], &["--name", "deploy", path]);
+    let made = admin(&rig, &["skill", "create"], &["--name", "deploy", path, "--json"]);
+    assert!(made.stderr.contains("left out 1 links"), "{made:?}");
+    let made: Value = serde_json::from_str(&made.stdout).unwrap();
     assert_eq!(made["content"], "# Deploy\n");
     assert_eq!(made["files"], json!([{ "path": "tools/run.sh", "content": "true\n" }]));
     let attach = admin(&rig, &["skill", "attach"], &["--name", "deploy", "--agent", "Freya"]);

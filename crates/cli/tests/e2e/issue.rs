@@ -107,6 +107,10 @@ fn a_refusal_says_what_was_meant_and_when_to_ask_again() {
     let token = acme(&rig);
     let (server, _) = serve(&rig, &[]);
     assert_eq!(issue(&rig, &token, &["create", "One", "--assign", "Freya"]).code, Some(0));
+    for (name, hint) in [("Fraya", "did you mean \"Freya\"?"), ("Somebody", "there are: Freya")] {
+        let done = issue(&rig, &token, &["create", "Two", "--assign", name]);
+        assert!(done.code == Some(4) && done.stderr.contains(hint), "{done:?}");
+    }
     assert_eq!(issue(&rig, &token, &["assign", "ACME-1", "--user", "me"]).code, Some(0));
     for command in
         [&["show", "ACME-99"][..], &["comment", "ACME-99", "x"], &["assign", "ACME-99", "--nobody"]]

@@ -405,7 +405,6 @@ fn a_server_moves_through_a_pipe_with_its_secret_key_and_not_without() {
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
     assert!(wrong.stderr.contains("another secret key") && !other.exists(), "{wrong:?}");
     let key = std::fs::read_to_string(folder(&rig).join("secret.key")).unwrap();
-    std::fs::create_dir(&other).unwrap();
     let mut right = import();
     right.env("OSTLER_SECRET_KEY", key.trim());
     let right = finish_with_input(&mut right, export.stdout.as_bytes());

@@ -87,6 +87,19 @@ fn a_command_makes_no_database_from_a_name_that_was_mistyped() {
     assert!(elsewhere.join("typo.db").exists() && elsewhere.join("secret.key").exists());
 }
 
+#[test]
+fn a_postgresql_that_does_not_answer_is_told_with_its_place_and_without_the_password() {
+    let rig = Rig::new();
+    let database = "postgres://somebody:hunter2@127.0.0.1:1/ostler";
+    let key = "22".repeat(32);
+    let done =
+        finish(rig.ostler(["server", "--database", database]).env("OSTLER_SECRET_KEY", &key));
+    assert_eq!(done.code, Some(1), "{done:?}");
+    let told = "cannot connect to PostgreSQL at 127.0.0.1:1: Connection refused";
+    assert!(done.stderr.contains(told) && done.stderr.contains("hint: is it running"), "{done:?}");
+    assert!(!done.stderr.contains("hunter2") && !done.stderr.contains("somebody"), "{done:?}");
+}
+
 /// A restored database whose key was forgotten: a new key would seal beside what it cannot open.
 #[test]
 fn no_secret_key_is_made_beside_a_database_that_is_there() {

@@ -123,11 +123,17 @@ async fn serve(
 fn start_failure(error: StartError, database: &str) -> Failure {
     let hint = match &error {
         StartError::Database(error) => super::open_hint(error, database),
+        StartError::Listen { what: "metrics", .. } => {
+            Some("is another server there? --metrics-listen names another address")
+        }
         StartError::Listen { .. } => Some("is another server there? --listen ADDR:0 picks a port"),
         StartError::Taken { .. } => {
             Some("stop it first; several servers can share a PostgreSQL database")
         }
-        StartError::Tls(_) | StartError::Lock { .. } => None,
+        StartError::Tls(_) => Some(
+            "--tls-cert names the certificate with its chain, --tls-key its private key, both in PEM",
+        ),
+        StartError::Lock { .. } => None,
     };
     let failure = Failure::new(Code::Failed, "the server cannot start").because(error);
     match hint {

@@ -36,7 +36,7 @@ use ostler_core::clock::Timestamp;
 use ostler_core::lease::Policy;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Executor as _, PgPool, SqlitePool};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection, PgPool, SqlitePool};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -62,6 +62,12 @@ const SQLITE_BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 /// had begun.
 const KEEPALIVES: &str = "SELECT set_config('tcp_keepalives_idle', '30', false), \
      set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false)";
+/// How long to wait before PostgreSQL is tried again.
+const CONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// What PostgreSQL says while it starts (`cannot_connect_now`).
+const STARTING_UP: &str = "57P03";
+/// What it says of a database that it has not (`invalid_catalog_name`).
+const NO_DATABASE: &str = "3D000";
 /// Statements that a connection keeps prepared.
 const STATEMENTS_MAX: usize = 512;
 
@@ -256,9 +262,19 @@ pub enum OpenError {
     /// The URL is none of ours. It may hold a password, so it is not shown.
     #[error("the database URL is not understood: write sqlite:<file> or postgres://user@host/name")]
     Url,
-    /// It cannot be reached or opened.
+    /// It cannot be opened.
     #[error("cannot open the database")]
     Open(#[source] sqlx::Error),
+    /// PostgreSQL does not answer there, or lets us not in.
+    #[error("cannot connect to PostgreSQL at {place}: {why}")]
+    Connect {
+        /// Host and port, or the socket's folder.
+        place: String,
+        /// What the system or PostgreSQL says.
+        why: String,
+        /// There is no such database.
+        is_missing: bool,
+    },
     /// Its tables cannot be brought up to date.
     #[error("cannot bring the database's tables up to date")]
     Migrate(#[source] sqlx::migrate::MigrateError),
@@ -296,12 +312,47 @@ fn make_owner_only(file: &str) -> std::io::Result<()> {
         .map(drop)
 }
 
+/// One connection. What is not there yet, as when both are just being started, is tried again for a while. (A pool
+/// does that too, and then says only that it took too long.)
+async fn connect(options: &PgConnectOptions) -> Result<PgConnection, OpenError> {
+    let since = std::time::Instant::now();
+    loop {
+        let left = ACQUIRE_WAIT_MAX.saturating_sub(since.elapsed());
+        let source = match tokio::time::timeout(left, options.connect()).await {
+            Ok(Ok(conn)) => return Ok(conn),
+            Ok(Err(error)) => error,
+            Err(_) => sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
+        };
+        let is_soon = match &source {
+            sqlx::Error::Io(_) => true,
+            sqlx::Error::Database(error) => error.code().as_deref() == Some(STARTING_UP),
+            _ => false,
+        };
+        if !is_soon || left < CONNECT_PAUSE {
+            let place = match options.get_socket() {
+                Some(folder) => folder.display().to_string(),
+                None => format!("{}:{}", options.get_host(), options.get_port()),
+            };
+            let (why, is_missing) = match &source {
+                sqlx::Error::Io(error) => (error.to_string(), false),
+                sqlx::Error::Database(error) => {
+                    (error.message().to_owned(), error.code().as_deref() == Some(NO_DATABASE))
+                }
+                error => (error.to_string(), false),
+            };
+            return Err(OpenError::Connect { place, why, is_missing });
+        }
+        tokio::time::sleep(CONNECT_PAUSE).await;
+    }
+}
+
 impl Pools {
     async fn open(url: &str) -> Result<Self, OpenError> {
         if url.starts_with("postgres:") || url.starts_with("postgresql:") {
             let options = PgConnectOptions::from_str(url).map_err(|_| OpenError::Url)?;
             let options =
                 options.application_name("ostler").statement_cache_capacity(STATEMENTS_MAX);
+            connect(&options).await?.close().await.map_err(OpenError::Open)?;
             let pool = PgPoolOptions::new()
                 .max_connections(POSTGRES_CONNECTIONS_MAX)
                 .after_connect(|conn, _| {

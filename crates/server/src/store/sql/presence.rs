@@ -2,17 +2,15 @@
 
 use std::str::FromStr as _;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{ConnectOptions as _, Connection as _};
+use sqlx::Connection as _;
+use sqlx::postgres::PgConnectOptions;
 
-use super::{ACQUIRE_WAIT_MAX, OpenError};
+use super::OpenError;
 
 /// Whether a server has made its tables there.
 pub async fn has_tables(url: &str) -> Result<bool, OpenError> {
     let options = PgConnectOptions::from_str(url).map_err(|_| OpenError::Url)?;
-    let connected = tokio::time::timeout(ACQUIRE_WAIT_MAX, options.connect()).await;
-    let connected = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut));
-    let mut conn: PgConnection = connected.map_err(OpenError::Open)?;
+    let mut conn = super::connect(&options).await?;
     let asked = sqlx::query_scalar("SELECT to_regclass('meta') IS NOT NULL");
     let found = asked.fetch_one(&mut conn).await;
     // A connection that cannot be closed is closed by the end of the process.

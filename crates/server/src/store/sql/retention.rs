@@ -108,7 +108,8 @@ impl SqlStore {
         .await
     }
 
-    /// The last event that may go: older than `before`, or with more than `events_max` after it.
+    /// The last event that may go: older than `before`, or with `events_max` after it once there are a hundredth more.
+    /// (A round is an event itself: by the exact number each would make room for that and never end.)
     pub(crate) async fn events_last_old(
         &self,
         before: Timestamp,
@@ -116,10 +117,13 @@ impl SqlStore {
     ) -> Result<Option<i64>, StoreError> {
         let mut conn = self.reader().await?;
         let by_age = last_before(&mut conn, before).await?;
-        let by_number = "SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET $1";
-        let skipped = i64::try_from(events_max).unwrap_or(i64::MAX);
-        let by_number = match conn.row(by_number, args![skipped]).await? {
-            Some(mut row) => Some(row.int()?),
+        let mut behind = async |skipped: u64| {
+            let skipped = i64::try_from(skipped).unwrap_or(i64::MAX);
+            let sql = "SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET $1";
+            conn.row(sql, args![skipped]).await?.map(|mut row| row.int()).transpose()
+        };
+        let by_number = match behind(events_max + events_max / 100).await? {
+            Some(_) => behind(events_max).await?,
             None => None,
         };
         Ok(by_age.max(by_number))

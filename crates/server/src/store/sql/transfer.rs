@@ -9,13 +9,15 @@
 mod export;
 mod import;
 
+use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::db::{Conn, DbError, Kind, args};
 use super::migrate;
+use crate::new_file::NewFileError;
 
 pub(crate) use export::export;
-pub(crate) use import::{check_head, import};
+pub(crate) use import::{Lines, check_head, import};
 
 /// The format's version.
 const FORMAT: u32 = 1;
@@ -42,6 +44,15 @@ pub enum TransferError {
         doing: &'static str,
         /// Why.
         source: std::io::Error,
+    },
+    /// The new database.
+    #[error("there is no new database")]
+    File(#[from] NewFileError),
+    /// SQLite could not write all of it into its file.
+    #[error("the database could not be written whole: {log} is left (is the disk full?)")]
+    Unfinished {
+        /// SQLite's log, which may be removed.
+        log: Utf8PathBuf,
     },
     /// Something else.
     #[error("this is no export of an Ostler server")]

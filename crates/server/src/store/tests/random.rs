@@ -124,7 +124,6 @@ async fn the_random_sequences_reach_the_interesting_places() {
         "LeaseExpired",
         "BadState",
         "OtherMachine",
-        "Decided",
         "repeated",
         "swept",
         "unparked",

@@ -127,7 +127,7 @@ fn agent_body(name: Option<String>, fields: AgentFields) -> Result<Map<String, V
     let mcp = fields.mcp_config.as_deref().map(mcp_of).transpose()?;
     Ok(body([
         ("name", name.map(Value::from)),
-        ("provider", fields.provider.map(Value::from)),
+        ("provider", fields.provider.as_deref().map(provider).map(Value::from)),
         ("concurrency", fields.concurrency.map(Value::from)),
         ("model", fields.model.map(Value::from)),
         ("description", fields.description.map(Value::from)),
@@ -137,12 +137,18 @@ fn agent_body(name: Option<String>, fields: AgentFields) -> Result<Map<String, V
     ]))
 }
 
+/// The agent CLI's id, where what is written is another name of it. Machines may offer others than we know.
+fn provider(name: &str) -> &str {
+    ostler_agents::find(name).map_or(name, |agent| agent.id())
+}
+
 /// Lines `NAME=VALUE`, the value as it is; `NAME` takes a variable out. What stands in the file is repeated
 /// nowhere.
 fn env_of(file: &Utf8Path) -> Result<Map<String, Value>, Failure> {
     let text = text_of(file)?;
     let lines = text.lines().map(str::trim_start);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines = lines.map(|line| line.strip_prefix("export ").unwrap_or(line));
     let read = |line: &str| match line.split_once('=') {
         Some((name, value)) => (name.trim_end().to_owned(), Value::from(value)),
         None => (line.trim_end().to_owned(), Value::Null),

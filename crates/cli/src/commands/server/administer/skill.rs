@@ -93,7 +93,7 @@ fn read(path: &Utf8Path) -> Result<Value, Failure> {
     let document = path.join(DOCUMENT);
     let content = text(&document)?;
     let mut files = Vec::new();
-    let (found, hidden) = walk(path)?;
+    let (found, hidden, links) = walk(path)?;
     for file in found {
         if file != document {
             let relative = file.strip_prefix(path).unwrap_or(&file);
@@ -103,6 +103,9 @@ fn read(path: &Utf8Path) -> Result<Value, Failure> {
     if hidden > 0 {
         output::note(&format!("left out {hidden} files and folders whose names begin with `.`"));
     }
+    if links > 0 {
+        output::note(&format!("left out {links} links, which are not followed"));
+    }
     Ok(json!({ "content": content, "files": files }))
 }
 
@@ -111,11 +114,12 @@ fn text(file: &Utf8Path) -> Result<String, Failure> {
 }
 
 /// The regular files below a folder, in the order of their names, and how many entries were left out: names
-/// that begin with a dot are of programs and people, `.git` and `.env` among them. Links are not followed.
-fn walk(folder: &Utf8Path) -> Result<(Vec<Utf8PathBuf>, usize), Failure> {
+/// that begin with a dot are of programs and people, `.git` and `.env` among them; and links, which are not followed.
+fn walk(folder: &Utf8Path) -> Result<(Vec<Utf8PathBuf>, usize, usize), Failure> {
     let cannot =
         |error| Failure::new(Code::Usage, format!("{folder} cannot be read")).because(error);
     let (mut folders, mut files, mut hidden) = (vec![folder.to_owned()], Vec::new(), 0);
+    let mut links = 0;
     while let Some(next) = folders.pop() {
         for entry in next.read_dir_utf8().map_err(cannot)? {
             let entry = entry.map_err(cannot)?;
@@ -126,6 +130,8 @@ fn walk(folder: &Utf8Path) -> Result<(Vec<Utf8PathBuf>, usize), Failure> {
                 folders.push(entry.path().to_owned());
             } else if kind.is_file() {
                 files.push(entry.path().to_owned());
+            } else {
+                links += 1;
             }
             if files.len() + folders.len() > FILES_MAX {
                 let heading = format!("{folder} has more than {FILES_MAX} files");
@@ -134,5 +140,5 @@ fn walk(folder: &Utf8Path) -> Result<(Vec<Utf8PathBuf>, usize), Failure> {
         }
     }
     files.sort();
-    Ok((files, hidden))
+    Ok((files, hidden, links))
 }
