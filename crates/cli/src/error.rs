@@ -6,6 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstream::stderr;
+use clap::error::{ContextKind, ErrorKind};
 
 /// Exit codes, as the manual lists them (runtime.md, "Shapes of ours").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,5 +120,12 @@ pub(crate) fn tell(failure: &Failure) {
 /// Prints what clap says: help to standard output with success, the rest as a usage error.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
+    // `ostler server --database URL token list`: the option is right, its place is not.
+    if error.kind() == ErrorKind::ArgumentConflict
+        && error.get(ContextKind::InvalidSubcommand).is_some()
+    {
+        let hint = "\x1b[1;36mhint:\x1b[0m write the option behind the subcommand\n";
+        let _ = stderr().write_all(hint.as_bytes());
+    }
     if error.use_stderr() { Code::Usage.into() } else { Code::Success.into() }
 }

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::auth::{Ability, Identity, TokenKind};
 use crate::http::{Fault, bearer, header_text, instant, limits};
+use crate::people;
 use crate::rate::{Bucket, Standing};
 use crate::store::sql::events::{Cursor, Event};
 
@@ -110,7 +111,10 @@ pub(crate) async fn follow(State(app): State<Arc<App>>, request: Request) -> Res
     let stream = if standing.refused.is_some() {
         Err(Fault::too_many(standing))
     } else {
-        open(app, identity, headers).await
+        match people::known_parameters(&[], request.uri().query().unwrap_or_default()) {
+            Ok(()) => open(app, identity, headers).await,
+            Err(fault) => Err(fault),
+        }
     };
     let mut response = match stream {
         Ok(stream) => {

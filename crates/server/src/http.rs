@@ -111,7 +111,9 @@ pub(crate) fn limits(response: &mut Response, standing: Standing) {
 
 impl From<Faults> for Fault {
     fn from(faults: Faults) -> Self {
-        let message = format!("The request is not valid: {}.", faults.to_sentence());
+        let faults_said = faults.to_sentence();
+        let end = if faults_said.ends_with('?') { "" } else { "." };
+        let message = format!("The request is not valid: {faults_said}{end}");
         let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, message).code("invalid");
         fault.body.errors = Some(faults.to_json());
         fault

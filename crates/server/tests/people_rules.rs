@@ -548,6 +548,17 @@ on_both! {
         assert_eq!(reply.status, 422, "{}", reply.body);
         let fault = reply.body["errors"]["asignee"][0].as_str().unwrap();
         assert!(fault.contains("did you mean assignee?"), "{fault}");
+        assert!(reply.body["message"].as_str().unwrap().ends_with("assignee?"), "{}", reply.body);
+        for (path, fault) in [
+            ("/agents?archived=1,0", "must be 1, true, 0 or false"),
+            ("/time-entries?mine=x", "must be 1, true, 0 or false"),
+            ("/issues?per_page=0", "must be an integer from 1 on; a page has 100 at most"),
+            ("/events?after=1", "is not a parameter of this request"),
+        ] {
+            let reply = world.call("GET", path, None).await;
+            assert_eq!(reply.status, 422, "{path}");
+            assert!(reply.body["message"].as_str().unwrap().contains(fault), "{}", reply.body);
+        }
         assert_eq!(world.call("POST", "/issues?title=x", Some(json!({ "title": "T" }))).await.status, 422);
         let files = json!([{ "path": "a.md", "content": "x" }, { "path": "b.md", "contents": "x", "content": "" }]);
         let skill = json!({ "name": "s", "content": "c", "files": files });

@@ -33,8 +33,7 @@ async fn one(call: &Call, id: i64) -> Result<Agent, Fault> {
 /// `GET /agents`
 pub(super) async fn list(call: Call) -> Result<Response, Fault> {
     let page = call.page()?;
-    let archived = call.query_words("archived", &["0", "1", "true", "false"])?;
-    let archived = archived.iter().any(|word| word == "1" || word == "true");
+    let archived = call.query_flag("archived")?;
     let keyring = &call.app.store.shared().keyring;
     let mut conn = call.reader().await?;
     let found = agents::list(&mut conn, keyring, call.workspace(), archived, page).await?;

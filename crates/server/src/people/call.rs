@@ -108,6 +108,15 @@ impl Call {
         Ok(words)
     }
 
+    /// Yes or no; no when it is not there.
+    pub(super) fn query_flag(&self, name: &str) -> Result<bool, Fault> {
+        match self.query(name).as_deref() {
+            Some("1" | "true") => Ok(true),
+            None | Some("0" | "false") => Ok(false),
+            Some(_) => Err(Fault::field(name, "must be 1, true, 0 or false")),
+        }
+    }
+
     /// An instant, or a day in UTC; `end` makes a day its end. Microseconds.
     pub(super) fn query_instant(&self, name: &str, end: bool) -> Result<Option<i64>, Fault> {
         let Some(text) = self.query(name) else { return Ok(None) };
@@ -133,7 +142,14 @@ impl Call {
     pub(super) fn page(&self) -> Result<Page, Fault> {
         let number = self.query_int("page", 1..=Page::NUMBER_MAX)?.unwrap_or(1);
         // More than there can be is no fault: a client asks for what fits.
-        let size = self.query_int("per_page", 1..=i64::MAX)?.unwrap_or(PER_PAGE);
+        let size = self.query_int("per_page", 1..=i64::MAX).map_err(|_| {
+            let most = Page::SIZE_MAX;
+            Fault::field(
+                "per_page",
+                format!("must be an integer from 1 on; a page has {most} at most"),
+            )
+        })?;
+        let size = size.unwrap_or(PER_PAGE);
         Ok(Page { number, size: size.min(Page::SIZE_MAX) })
     }
 

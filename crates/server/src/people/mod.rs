@@ -168,7 +168,7 @@ async fn run(
         return Err(forbidden(format!("This needs a token with the ability `{ability}`.")));
     }
     let params = params.ok_or_else(Fault::not_found)?;
-    known_parameters(endpoint, parts.uri.query().unwrap_or_default())?;
+    known_parameters(endpoint.query, parts.uri.query().unwrap_or_default())?;
     let sent = match endpoint.body {
         None => Sent::Nothing,
         Some(table::FILE) => Sent::Raw(Mutex::new(body)),
@@ -193,12 +193,12 @@ fn known_fields(schema: &str, value: &Value) -> Result<(), Fault> {
 }
 
 /// Refuses parameters that the endpoint does not have: one that is misspelled would be a filter that is not there.
-fn known_parameters(endpoint: &Endpoint, query: &str) -> Result<(), Fault> {
+pub(crate) fn known_parameters(known: &[&str], query: &str) -> Result<(), Fault> {
     let mut faults = Faults::default();
     let sent = url::form_urlencoded::parse(query.as_bytes());
-    let strange = sent.filter(|(name, _)| !endpoint.query.contains(&name.as_ref()));
+    let strange = sent.filter(|(name, _)| !known.contains(&name.as_ref()));
     for (name, _) in strange.take(openapi::UNKNOWN_MAX) {
-        let meant = suggest::nearest(&name, endpoint.query.iter().copied());
+        let meant = suggest::nearest(&name, known.iter().copied());
         faults.add(openapi::shown(&name), unknown("parameter", meant));
     }
     if faults.is_empty() { Ok(()) } else { Err(faults.into()) }

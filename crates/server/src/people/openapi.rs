@@ -314,7 +314,7 @@ fn for_machines(endpoint: &machine::Endpoint) -> Value {
 }
 
 fn events() -> Value {
-    let mut responses = refusals(&["403"]);
+    let mut responses = refusals(&["403", "422"]);
     let stream = json!({ "text/event-stream": { "schema": { "type": "string" } } });
     responses.insert("200".to_owned(), done_with("A stream", stream));
     let last = json!({ "name": "Last-Event-ID", "in": "header", "required": false,

@@ -31,8 +31,7 @@ pub(super) async fn book(call: Call) -> Result<Response, Fault> {
 /// `GET /time-entries`
 pub(super) async fn list(call: Call) -> Result<Response, Fault> {
     let page = call.page()?;
-    let mine = call.query_words("mine", &["0", "1", "true", "false"])?;
-    let mine = mine.iter().any(|word| word == "1" || word == "true");
+    let mine = call.query_flag("mine")?;
     let filter = TimeFilter {
         from: call.query_instant("from", false)?,
         until: call.query_instant("to", true)?,
