@@ -58,11 +58,15 @@ impl Streams {
             }
             let own = open.entry(token_id).or_default();
             if *own >= STREAMS_PER_TOKEN_MAX {
-                return Err(Fault::too_many(Standing {
+                let mut fault = Fault::too_many(Standing {
                     limit: u32::try_from(STREAMS_PER_TOKEN_MAX).unwrap_or(u32::MAX),
                     remaining: 0,
                     refused: Some(NO_PLACE_WAIT_SECONDS),
-                }));
+                });
+                fault.body.message = format!(
+                    "A token has at most {STREAMS_PER_TOKEN_MAX} streams at once: end one."
+                );
+                return Err(fault);
             }
             *own += 1;
             Ok(Place { streams: Arc::clone(self), token_id })

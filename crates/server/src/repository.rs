@@ -17,31 +17,29 @@ const USER_BYTES_MAX: usize = 32;
 /// Digits of the mark that tells two repositories with one name apart.
 const MARK_DIGITS: usize = 8;
 
-/// Why an address is refused. Never repeats the address, which may hold a password.
+/// Why an address is refused, as what follows the field's name. Never repeats the address, which may hold a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RepositoryFault {
     /// Nothing there, or too long.
-    #[error("a repository's address has 1 to {URL_BYTES_MAX} bytes")]
+    #[error("must have 1 to {URL_BYTES_MAX} bytes")]
     Length,
     /// A credential in it.
     #[error(
-        "a repository's address must not hold a user name, password or token; machines use their own \
-         credentials (`git@` before an SSH host is fine)"
+        "must not hold a user name, password or token; machines use their own credentials \
+         (`git@` before an SSH host is fine)"
     )]
     Credential,
     /// A character that does not belong there.
-    #[error("a repository's address must not hold spaces, control or other special characters")]
+    #[error("must not hold spaces, control or other special characters")]
     Character,
     /// Not one of the known ways.
-    #[error(
-        "a repository's address begins with https://, http://, ssh:// or git://, or is git@host:path"
-    )]
+    #[error("must begin with https://, http://, ssh:// or git://, or be git@host:path")]
     Scheme,
     /// No host, or not one.
-    #[error("a repository's address needs the name of a host")]
+    #[error("needs the name of a host")]
     Host,
     /// No path, or one that climbs.
-    #[error("a repository's address needs a path such as owner/repository")]
+    #[error("needs a path such as owner/repository")]
     Path,
 }
 

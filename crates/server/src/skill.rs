@@ -28,51 +28,51 @@ const NUL_SHOWN: char = '\u{2400}';
 /// What a daemon calls the skill's own text in its folder, so that no file may have the name.
 const OWN_FILE: &str = "skill.md";
 
-/// Why a path is refused. Never repeats it.
+/// Why a path is refused, as what follows the field's name. Never repeats it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PathFault {
     /// Nothing there.
-    #[error("the path is empty")]
+    #[error("must not be empty")]
     Empty,
     /// Longer than the bounds.
     #[error(
-        "the path is longer than {SKILL_PATH_BYTES_MAX} bytes or has more than {PATH_PARTS_MAX} parts"
+        "must not be longer than {SKILL_PATH_BYTES_MAX} bytes or have more than {PATH_PARTS_MAX} parts"
     )]
     TooLong,
     /// From a root or a drive.
-    #[error("the path must be relative")]
+    #[error("must be relative")]
     Absolute,
     /// `..`, `.`, an empty part.
-    #[error("the path must not contain `.`, `..` or an empty part")]
+    #[error("must not contain `.`, `..` or an empty part")]
     Climbs,
     /// A character that some system takes for something else.
-    #[error("the path contains a backslash, a colon, a control character or an invisible one")]
+    #[error("must not contain a backslash, a colon, a control character or an invisible one")]
     Character,
     /// A part begins or ends in a way that some system drops.
-    #[error("no part of the path may begin with a space or end with a space or a dot")]
+    #[error("must have no part that begins with a space or ends with a space or a dot")]
     Edge,
     /// A name with a meaning of its own.
-    #[error("the path uses a name with a meaning of its own (`.git`, `SKILL.md`)")]
+    #[error("must not use a name with a meaning of its own (`.git`, `SKILL.md`)")]
     Reserved,
 }
 
-/// Why a skill is refused, and where.
+/// Why a skill is refused, as what follows the field's name, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SkillFault {
     /// The name cannot be a folder's.
     #[error(
-        "a skill's name has 1 to {SKILL_NAME_CHARS_MAX} letters, digits, `-`, `_` and `.`, and begins and \
-         ends with a letter or digit"
+        "must be 1 to {SKILL_NAME_CHARS_MAX} letters, digits, `-`, `_` and `.`, the first and the last one a letter \
+         or digit"
     )]
     Name,
     /// The skill's own text is too long or holds NUL.
-    #[error("a skill's text has at most {SKILL_FILE_BYTES_MAX} bytes and no NUL")]
+    #[error("must have at most {SKILL_FILE_BYTES_MAX} bytes and no NUL")]
     Content,
     /// Too many files.
-    #[error("a skill has at most {SKILL_FILES_MAX} files")]
+    #[error("must be at most {SKILL_FILES_MAX}")]
     Files,
     /// All together too long.
-    #[error("a skill with its files has at most {SKILL_BYTES_MAX} bytes")]
+    #[error("must have at most {SKILL_BYTES_MAX} bytes together with the skill's text")]
     Total,
     /// A path is refused.
     #[error("{fault}")]
@@ -83,13 +83,13 @@ pub enum SkillFault {
         fault: PathFault,
     },
     /// A path means the same file as an earlier one, or lies within one.
-    #[error("another file of this skill has this path, in the eyes of some file system")]
+    #[error("is the path of another file of this skill, in the eyes of some file system")]
     Twice {
         /// Which file, from 0.
         index: usize,
     },
     /// A file is too long or holds NUL.
-    #[error("a file has at most {SKILL_FILE_BYTES_MAX} bytes and no NUL")]
+    #[error("must have at most {SKILL_FILE_BYTES_MAX} bytes and no NUL")]
     FileContent {
         /// Which file, from 0.
         index: usize,

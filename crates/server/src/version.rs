@@ -167,13 +167,15 @@ pub fn judge(
         None if version.trim().is_empty() => {
             let header =
                 if client.is_some() { "X-Felagi-Client" } else { "X-Felagi-Client-Version" };
-            let message =
-                format!("The client sent no version in {header}. Minimum of {shown} is {minimum}.");
+            let message = format!(
+                "The client sent no version in {header}. The minimum for {shown} is {minimum}."
+            );
             Err(refused(message, minimum, minimums))
         }
         None => {
-            let message =
-                format!("The client's version is not understood. Minimum of {shown} is {minimum}.");
+            let message = format!(
+                "The client's version is not understood. The minimum for {shown} is {minimum}."
+            );
             Err(refused(message, minimum, minimums))
         }
     }

@@ -309,7 +309,9 @@ impl Session {
     pub fn parse(body: &Value) -> Result<Self, Faults> {
         let mut fields = Fields::of(body);
         let session = Self::read(&mut fields);
-        if session == Self::default() {
+        // What is there and wrong has its fault already.
+        let has_one = ["session_id", "work_dir"].iter().any(|name| fields.value(name).is_some());
+        if session == Self::default() && !has_one {
             fields.fault("session_id", "or work_dir is required");
         }
         fields.done(session)

@@ -245,7 +245,7 @@ async fn token(context: &Context, command: TokenCommand) -> Result<ExitCode, Fai
                 })
                 .collect();
             let kind = if kind == KindArg::Daemon { "daemon" } else { "api" };
-            with(context, &at.at, async |admin| {
+            let done = with(context, &at.at, async |admin| {
                 let user_id = admin.user_find(&at.workspace, &user).await?;
                 let abilities = (!abilities.is_empty()).then(|| json!(abilities));
                 let body = body([
@@ -257,7 +257,9 @@ async fn token(context: &Context, command: TokenCommand) -> Result<ExitCode, Fai
                 ]);
                 Ok(Shown::One(admin.one(&at.workspace, "POST", "/tokens", &[], body.into()).await?))
             })
-            .await
+            .await?;
+            output::note("the token is shown this once: keep it in a safe place");
+            Ok(done)
         }
         TokenCommand::List(at) => list(context, &at, "/tokens", &[], LIST).await,
         TokenCommand::Revoke { at, id } => {

@@ -227,6 +227,8 @@ fn store_failure(error: StoreError) -> Failure {
             .hint("the `list` commands show what there is"),
         StoreError::Conflict(message) => Failure::new(Code::Refused, message),
         StoreError::Invalid { field, fault } => {
+            // Of fields of a record; the option has another name.
+            let field = if field == "slug" { "--workspace" } else { field };
             Failure::new(Code::Usage, format!("{field} {fault}"))
         }
         error @ StoreError::Refused(_) => Failure::new(Code::Refused, error.to_string()),

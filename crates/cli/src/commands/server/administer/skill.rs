@@ -91,6 +91,11 @@ fn read(path: &Utf8Path) -> Result<Value, Failure> {
         return Ok(json!({ "content": text(path)?, "files": [] }));
     }
     let document = path.join(DOCUMENT);
+    if !document.exists() {
+        let heading = format!("{path} has no {DOCUMENT}");
+        return Err(Failure::new(Code::Usage, heading)
+            .hint("a skill's folder has its text there; other files may lie beside it"));
+    }
     let content = text(&document)?;
     let mut files = Vec::new();
     let (found, hidden, links) = walk(path)?;

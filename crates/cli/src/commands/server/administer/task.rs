@@ -101,6 +101,10 @@ async fn print_lines(admin: &Admin, task: &TaskArgs, follow: bool) -> Result<(),
             }
         }
         if !follow || is_over {
+            let lines = shown.get("lines").and_then(Value::as_i64).unwrap_or(0);
+            if after == 0 && lines > 0 {
+                output::note(&format!("its output of {lines} lines was removed by retention"));
+            }
             return Ok(());
         }
         tokio::time::sleep(FOLLOW_PAUSE).await;

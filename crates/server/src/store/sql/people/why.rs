@@ -72,8 +72,10 @@ fn told(why: WhyQueued, agent: &str, provider: &str) -> Why {
             format!("It waits until {}, most likely for a usage limit.", crate::http::instant(at)),
         ),
         WhyQueued::AgentBusy { held, limit } => {
-            ("agent_busy", format!("{agent} works on {held} tasks and may hold {limit}."))
+            let tasks = if held == 1 { "task" } else { "tasks" };
+            ("agent_busy", format!("{agent} works on {held} {tasks} and may hold {limit}."))
         }
+        WhyQueued::Behind(1) => ("behind", format!("1 task of {agent} comes before it.")),
         WhyQueued::Behind(ahead) => ("behind", format!("{ahead} tasks of {agent} come before it.")),
         WhyQueued::Next => {
             ("next", "Nothing stands in its way: the next machine that asks gets it.".to_owned())
