@@ -78,7 +78,8 @@ fn sane_name(sent: &str) -> String {
     let kept =
         |c: &char| !c.is_control() && !crate::text::is_invisible(*c) && !"<>:\"|?*".contains(*c);
     let name: String = last.chars().filter(kept).collect();
-    let name = name.trim_matches(|c: char| c == '.' || c.is_whitespace());
+    let at_edges = |c: char| c == '.' || c.is_whitespace();
+    let name = name.trim_matches(at_edges);
     if name.is_empty() {
         return "file".to_owned();
     }
@@ -89,7 +90,8 @@ fn sane_name(sent: &str) -> String {
         Some((stem, ending)) if ending.len() <= 16 => (stem, format!(".{ending}")),
         _ => (name, String::new()),
     };
-    format!("{}{ending}", crate::text::cut(stem, NAME_BYTES_MAX - ending.len()))
+    let stem = crate::text::cut(stem, NAME_BYTES_MAX - ending.len());
+    format!("{}{ending}", stem.trim_end_matches(at_edges))
 }
 
 fn sane_type(sent: &str) -> String {
@@ -170,6 +172,9 @@ mod tests {
         }
         let long = sane_name(&format!("{}.tar.gz", "ä".repeat(500)));
         assert!(long.len() <= NAME_BYTES_MAX && long.ends_with(".gz"), "{long}");
+        // No part that is left ends as no name may end.
+        let cut = sane_name(&format!("{}. {}", "x".repeat(NAME_BYTES_MAX - 2), "y".repeat(20)));
+        assert_eq!(cut, "x".repeat(NAME_BYTES_MAX - 2));
     }
 
     #[test]
