@@ -17,6 +17,7 @@ pub mod harness;
 mod health;
 mod hex;
 mod http;
+mod impatient;
 pub mod lock;
 pub mod machine;
 mod machines;

@@ -10,7 +10,7 @@ use axum::response::Response;
 
 use super::call::{Call, Sent, created};
 use super::comments::check_own;
-use crate::http::{Fault, read_bytes};
+use crate::http::Fault;
 use crate::store::sql::people::attachments::{self, NewAttachment};
 
 /// Bytes of one file.
@@ -40,8 +40,8 @@ pub(super) async fn create(mut call: Call) -> Result<Response, Fault> {
 }
 
 async fn read(call: &Call, body: Body) -> Result<NewAttachment, Fault> {
-    let _room = call.app.bodies.take(&call.headers, FILE_BYTES_MAX + FORM_BYTES_MAX)?;
-    let bytes = read_bytes(&call.headers, body, FILE_BYTES_MAX + FORM_BYTES_MAX).await?;
+    let bytes_max = FILE_BYTES_MAX + FORM_BYTES_MAX;
+    let (bytes, _room) = call.app.bodies.read(&call.headers, body, bytes_max).await?;
     let mut request = Request::new(Body::from(bytes));
     *request.headers_mut() = call.headers.clone();
     // The bytes were counted already.
