@@ -207,9 +207,11 @@ impl Places {
     }
 }
 
-/// Both ways, since some letters are told apart by one only.
+/// Both ways, since some letters are told apart by one only; and twice, since a capital `ß` becomes a small one first
+/// and `ss` then.
 fn fold(path: &str) -> String {
-    path.to_uppercase().to_lowercase()
+    let once = |path: &str| path.to_uppercase().to_lowercase();
+    once(&once(path))
 }
 
 #[cfg(test)]
@@ -326,11 +328,23 @@ mod tests {
             ("a/b", "A"),
             ("a/b", "A/B/c"),
             ("straße", "STRASSE"),
+            ("straße", "STRAẞE"),
         ] {
             let fault = check("s", "", &[(one, ""), (two, "")]).unwrap_err();
             assert_eq!(fault, SkillFault::Twice { index: 1 }, "{one} {two}");
         }
         assert_eq!(check("s", "", &[("a/b", ""), ("a/c", ""), ("ab", ""), ("A/d", "")]), Ok(()));
+    }
+
+    #[test]
+    fn f_037_a_letter_its_capital_and_its_small_letter_are_one() {
+        for letter in (char::MIN..=char::MAX).filter(|c| !c.is_ascii()) {
+            let [small, capital] =
+                [letter.to_lowercase().collect(), letter.to_uppercase().collect()];
+            for other in [&small, &capital] as [&String; 2] {
+                assert_eq!(fold(other), fold(&letter.to_string()), "{letter} {other}");
+            }
+        }
     }
 
     #[test]
