@@ -12,6 +12,8 @@ mod bodies;
 pub mod config;
 pub mod delivery;
 mod events;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod github;
 pub mod harness;
 mod health;

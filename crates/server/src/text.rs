@@ -4,7 +4,6 @@
 //! whatever anybody sends: the input is bounded, the nesting is bounded before anything recursive sees it,
 //! and nothing panics. Absent on purpose: who may write what where, and refusals of what is too long.
 
-#[cfg(test)]
 mod harmless;
 mod markdown;
 mod normal;
@@ -17,8 +16,7 @@ use std::sync::LazyLock;
 
 use ammonia::{Builder, UrlRelative};
 
-#[cfg(test)]
-use harmless::assert_harmless;
+pub(crate) use harmless::assert_harmless;
 pub use markdown::{html_to_markdown, markdown_to_html};
 
 /// Bytes of a description or comment in Markdown. A command refuses a longer one; an agent's is cut with a mark.

@@ -6,7 +6,7 @@
 
 mod calls;
 mod claim;
-mod envelope;
+pub(crate) mod envelope;
 pub(crate) mod lend;
 mod register;
 
@@ -71,7 +71,7 @@ pub struct Endpoint {
     /// Bytes of its body.
     pub body_bytes_max: usize,
     /// A field that is kept as it comes.
-    opaque: Option<&'static str>,
+    pub(crate) opaque: Option<&'static str>,
 }
 
 const fn row(action: Action, path: &'static str, leased: bool, bucket: Bucket) -> Endpoint {

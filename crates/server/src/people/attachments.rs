@@ -73,7 +73,7 @@ async fn read(call: &Call, body: Body) -> Result<NewAttachment, Fault> {
 
 /// The last part of a path of any system, without what a file system, a terminal or a reader could take for
 /// something else.
-fn sane_name(sent: &str) -> String {
+pub(crate) fn sane_name(sent: &str) -> String {
     let last = sent.rsplit(['/', '\\']).next().unwrap_or_default();
     let kept =
         |c: &char| !c.is_control() && !crate::text::is_invisible(*c) && !"<>:\"|?*".contains(*c);
@@ -135,7 +135,7 @@ pub(super) async fn download(call: Call) -> Result<Response, Fault> {
 }
 
 /// The name for old readers, in ASCII, and as it is (RFC 6266).
-fn disposition(name: &str) -> String {
+pub(crate) fn disposition(name: &str) -> String {
     let plain: String = name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || " ._-()".contains(c) { c } else { '_' })

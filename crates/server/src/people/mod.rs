@@ -6,7 +6,7 @@
 //! document at `/openapi.json` is made from the same table and the same schemas.
 
 mod agents;
-mod attachments;
+pub(crate) mod attachments;
 mod call;
 mod comments;
 mod form;
