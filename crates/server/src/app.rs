@@ -35,7 +35,7 @@ impl App {
     ) -> Self {
         let rates = Rates::new(settings.limits, store.shared().metrics.refused.clone());
         let streams = crate::events::Streams::new();
-        let bodies = crate::bodies::Bodies::new();
+        let bodies = crate::bodies::Bodies::new(settings.waits.body_max);
         let presence = Presence::new(settings.policy, Arc::clone(&store.shared().clock));
         let github = crate::machine::lend::Apps::new();
         Self {

@@ -1,70 +1,167 @@
-//! How many bytes of request bodies the server holds at once. What does not fit is answered that the server is busy,
-//! before it is read.
+//! Bodies of requests: read within bounds of bytes and time; and how many bytes of them the server holds at once.
+//! What does not fit is answered that the server is busy.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::http::HeaderMap;
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
-use crate::http::{Fault, header_text};
+use crate::http::{Fault, discard, header_text};
 use crate::store::StoreError;
 
 /// Bytes of all bodies together.
 const BODIES_BYTES_MAX: usize = 256 << 20;
 /// What is counted: a KiB.
 const UNIT_BYTES: usize = 1 << 10;
+/// What a slow line carries. The largest body takes a little less than a lease lasts then, and who sends a byte now
+/// and then gains nothing.
+const BYTES_A_SECOND_MIN: usize = 64 << 10;
 
 /// The room for bodies.
-pub(crate) struct Bodies(Arc<Semaphore>);
+pub(crate) struct Bodies {
+    room: Arc<Semaphore>,
+    /// How long a body may take to arrive, beside what its bytes take on a slow line.
+    wait_max: Duration,
+}
+
+/// The room that a body takes, given back when this is dropped.
+pub(crate) type Room = OwnedSemaphorePermit;
 
 impl Bodies {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(BODIES_BYTES_MAX / UNIT_BYTES)))
+    pub(crate) fn new(wait_max: Duration) -> Self {
+        Self { room: Arc::new(Semaphore::new(BODIES_BYTES_MAX / UNIT_BYTES)), wait_max }
     }
 
-    /// Room for the body of a request, for as long as it is kept: as long as it says it is, or as long as it may
-    /// be when it does not say.
-    pub(crate) fn take(
+    /// Reads a body of at most `bytes_max`.
+    pub(crate) async fn read(
         &self,
         headers: &HeaderMap,
+        mut body: Body,
         bytes_max: usize,
-    ) -> Result<OwnedSemaphorePermit, Fault> {
+    ) -> Result<(Bytes, Room), Fault> {
+        let read = match self.check(headers, bytes_max) {
+            Ok(()) => self.arrive(&mut body, bytes_max).await,
+            Err(fault) => Err(fault),
+        };
+        // Who was too slow is not waited for again.
+        if read.as_ref().is_err_and(|fault| fault.status != StatusCode::REQUEST_TIMEOUT) {
+            discard(body).await;
+        }
+        read
+    }
+
+    /// Whether a body with such a head may begin. Compressed ones are refused: a small one can become any size.
+    fn check(&self, headers: &HeaderMap, bytes_max: usize) -> Result<(), Fault> {
+        if headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+            let message = "Compressed bodies are not accepted: send it without Content-Encoding.";
+            return Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
         let said = header_text(headers, "content-length").and_then(|text| text.parse().ok());
-        let bytes: usize = said.unwrap_or(bytes_max).min(bytes_max);
-        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.0).try_acquire_many_owned(units);
+        let bytes: usize = said.unwrap_or(0);
+        if bytes > bytes_max {
+            return Err(too_large(bytes_max));
+        }
+        let free = self.room.available_permits() * UNIT_BYTES;
+        if bytes > free { Err(StoreError::Busy.into()) } else { Ok(()) }
+    }
+
+    /// Takes room for what has arrived and not for what was said, or a few that send nothing would keep out all
+    /// others. The pieces are copied: each holds more memory than its bytes.
+    async fn arrive(&self, body: &mut Body, bytes_max: usize) -> Result<(Bytes, Room), Fault> {
+        let begun = Instant::now();
+        let mut bytes = BytesMut::new();
+        let mut room = self.take(0)?;
+        loop {
+            let deadline = begun + self.wait_max + time_of(bytes.len());
+            let late =
+                |_| Fault::new(StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time.");
+            let frame = tokio::time::timeout_at(deadline, body.frame()).await.map_err(late)?;
+            let Some(frame) = frame else { return Ok((bytes.freeze(), room)) };
+            let early = |_| Fault::new(StatusCode::BAD_REQUEST, "The body ended early.");
+            let Ok(piece) = frame.map_err(early)?.into_data() else { continue };
+            if bytes.len() + piece.len() > bytes_max {
+                return Err(too_large(bytes_max));
+            }
+            bytes.extend_from_slice(&piece);
+            room.merge(self.take(bytes.len().div_ceil(UNIT_BYTES) - room.num_permits())?);
+        }
+    }
+
+    fn take(&self, units: usize) -> Result<Room, Fault> {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(units);
         room.map_err(|_| StoreError::Busy.into())
     }
 }
 
-/// The body has arrived and is as long as this: the rest of its room is for others.
-pub(crate) fn arrived(room: &mut OwnedSemaphorePermit, bytes: usize) {
-    let rest = room.num_permits().saturating_sub(bytes.div_ceil(UNIT_BYTES));
-    drop(room.split(rest));
+/// How much longer a body may take of which so much has arrived.
+fn time_of(bytes: usize) -> Duration {
+    Duration::from_millis((bytes * 1_000 / BYTES_A_SECOND_MIN) as u64)
+}
+
+fn too_large(bytes_max: usize) -> Fault {
+    let message = format!("The body is larger than {bytes_max} bytes.");
+    Fault::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("too_large")
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::StreamExt as _;
+
     use super::*;
 
-    #[test]
-    fn bodies_beyond_the_room_are_refused_until_others_are_done() {
-        let bodies = Bodies::new();
-        let largest = 16 << 20;
-        let mut said = HeaderMap::new();
-        said.insert("content-length", "1000".parse().unwrap());
-        let small = bodies.take(&said, largest).unwrap();
-        let large: Vec<_> = (0..15).map(|_| bodies.take(&HeaderMap::new(), largest)).collect();
-        assert!(large.iter().all(Result::is_ok));
-        let refused = bodies.take(&HeaderMap::new(), largest).unwrap_err();
-        assert_eq!(refused.status, axum::http::StatusCode::SERVICE_UNAVAILABLE);
-        // There is room for small ones still, and for a large one when the small one is done.
-        assert!(bodies.take(&said, largest).is_ok());
-        drop(small);
-        let mut last = bodies.take(&HeaderMap::new(), largest).unwrap();
-        assert!(bodies.take(&said, largest).is_err());
-        // It did not say how long it is, and was short.
-        arrived(&mut last, 10);
-        assert!(bodies.take(&said, largest).is_ok());
+    /// More than one of the largest bodies.
+    const LARGE: usize = 20 << 20;
+
+    fn length(bytes: usize) -> HeaderMap {
+        HeaderMap::from_iter([(header::CONTENT_LENGTH, bytes.into())])
+    }
+
+    #[tokio::test]
+    async fn bodies_beyond_the_room_are_refused_until_others_are_done() {
+        let bodies = Bodies::new(Duration::from_secs(60));
+        let none = HeaderMap::new();
+        let read = async |headers: &HeaderMap, bytes: usize| {
+            bodies.read(headers, Body::from(vec![0; bytes]), LARGE).await
+        };
+        let mut held = Vec::new();
+        for _ in 0..BODIES_BYTES_MAX / LARGE {
+            held.push(read(&none, LARGE).await.unwrap());
+        }
+        for refused in [read(&none, LARGE).await, read(&length(LARGE), LARGE).await] {
+            assert_eq!(refused.unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        }
+        // There is room for small ones still, and for a large one when another is done.
+        assert_eq!(read(&none, 1_000).await.unwrap().0.len(), 1_000);
+        held.pop();
+        assert_eq!(read(&length(LARGE), LARGE).await.unwrap().0.len(), LARGE);
+    }
+
+    /// A body of `first`, and what `rest` comes to be.
+    fn slowly(first: usize, rest: impl Future<Output = usize> + Send + 'static) -> Body {
+        let piece = |bytes: usize| Ok::<_, std::io::Error>(vec![0_u8; bytes]);
+        let first = futures_util::stream::once(async move { piece(first) });
+        Body::from_stream(first.chain(futures_util::stream::once(async move { piece(rest.await) })))
+    }
+
+    #[tokio::test]
+    async fn a_body_may_take_longer_when_much_of_it_has_arrived() {
+        let wait_max = Duration::from_millis(20);
+        let bodies = Bodies::new(wait_max);
+        let none = HeaderMap::new();
+        let late = bodies.read(&none, slowly(1, std::future::pending()), LARGE).await;
+        assert_eq!(late.unwrap_err().status, StatusCode::REQUEST_TIMEOUT);
+        let longer = async move {
+            tokio::time::sleep(5 * wait_max).await;
+            1
+        };
+        let read = bodies.read(&none, slowly(LARGE - 1, longer), LARGE).await.unwrap();
+        assert_eq!(read.0.len(), LARGE);
+        assert!(time_of(16 << 20) < Duration::from_secs(300));
     }
 }

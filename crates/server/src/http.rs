@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use ostler_core::lease::Refusal;
 use ostler_proto::json::NESTED_MAX;
 use ostler_proto::lease::{ErrorBody, Faults};
@@ -14,8 +14,6 @@ use serde_json::Value;
 use crate::rate::Standing;
 use crate::store::StoreError;
 
-/// How long a body may take to arrive.
-const BODY_WAIT_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 /// Bytes of a body that is too large which are let arrive and thrown away; after more the connection ends.
 const DISCARD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long such a body may take.
@@ -209,36 +207,6 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Reads a body of at most `bytes_max`. Compressed ones are refused: a small one can become any size.
-pub(crate) async fn read_bytes(
-    headers: &HeaderMap,
-    body: Body,
-    bytes_max: usize,
-) -> Result<bytes::Bytes, Fault> {
-    if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
-        && encoding != "identity"
-    {
-        let message = "Compressed bodies are not accepted: send it without Content-Encoding.";
-        return Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
-    }
-    let too_large = || {
-        let message = format!("The body is larger than {bytes_max} bytes.");
-        Fault::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("too_large")
-    };
-    let declared = header_text(headers, "content-length").and_then(|text| text.parse::<u64>().ok());
-    if declared.is_some_and(|bytes| bytes > bytes_max as u64) {
-        discard(body).await;
-        return Err(too_large());
-    }
-    let read = tokio::time::timeout(BODY_WAIT_MAX, Limited::new(body, bytes_max).collect());
-    match read.await {
-        Err(_) => Err(Fault::new(StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time.")),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(Fault::new(StatusCode::BAD_REQUEST, "The body ended early.")),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-    }
-}
-
 /// Lets a body that is not wanted arrive, within bounds: a client that still writes when the connection ends
 /// sees that end, and not why.
 pub(crate) async fn discard(mut body: Body) {
@@ -255,18 +223,9 @@ pub(crate) async fn discard(mut body: Body) {
     let _ = tokio::time::timeout(DISCARD_WAIT_MAX, frames).await;
 }
 
-/// Reads a JSON body. An empty one is an empty object, for calls that need no field. In the field `opaque`,
-/// which is kept as it comes, a doubled field is let be: refusing it would lose what somebody's agent did.
-pub(crate) async fn read_json(
-    headers: &HeaderMap,
-    body: Body,
-    bytes_max: usize,
-    opaque: Option<&str>,
-) -> Result<Value, Fault> {
-    parse_json(&read_bytes(headers, body, bytes_max).await?, opaque)
-}
-
-/// Parses a JSON body, as [`read_json`] says. What is JSON and no value that we can hold is mended.
+/// Parses a JSON body. An empty one is an empty object, for calls that need no field. In the field `opaque`, which is
+/// kept as it comes, a doubled field is let be: refusing it would lose what somebody's agent did. What is JSON and no
+/// value that we can hold is mended.
 pub(crate) fn parse_json(bytes: &[u8], opaque: Option<&str>) -> Result<Value, Fault> {
     let bad = |message: &str| Fault::new(StatusCode::BAD_REQUEST, message).code("bad_json");
     if bytes.is_empty() {

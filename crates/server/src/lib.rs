@@ -12,11 +12,14 @@ mod bodies;
 pub mod config;
 pub mod delivery;
 mod events;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod github;
 pub mod harness;
 mod health;
 mod hex;
 mod http;
+mod impatient;
 pub mod lock;
 pub mod machine;
 mod machines;

@@ -21,10 +21,11 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::impatient::Impatient;
+use crate::settings::Waits;
+
 /// Connections at once; a further one waits until another ends.
 const CONNECTIONS_MAX: usize = 30_000;
-/// How long the head of a request may take.
-const HEAD_WAIT_MAX: Duration = Duration::from_secs(15);
 /// How long the two sides may take to agree on TLS.
 const HANDSHAKE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long requests that are on their way may take when the server stops.
@@ -102,6 +103,7 @@ pub(crate) async fn run(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     router: Router,
+    waits: Waits,
     stop: CancellationToken,
 ) {
     let graceful = GracefulShutdown::new();
@@ -132,7 +134,7 @@ pub(crate) async fn run(
         let stop = stop.clone();
         tokio::spawn(async move {
             match tls {
-                None => converse(stream, address, router, watcher).await,
+                None => converse(stream, address, router, waits, watcher).await,
                 Some(tls) => {
                     let shaken = tokio::select! {
                         biased;
@@ -140,7 +142,7 @@ pub(crate) async fn run(
                         shaken = shake_hands(&tls, stream) => shaken,
                     };
                     if let Some(stream) = shaken {
-                        converse(stream, address, router, watcher).await;
+                        converse(stream, address, router, waits, watcher).await;
                     }
                 }
             }
@@ -175,6 +177,7 @@ async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     address: SocketAddr,
     router: Router,
+    waits: Waits,
     watcher: Watcher,
 ) {
     let service = TowerToHyperService::new(router);
@@ -184,8 +187,8 @@ async fn converse(
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WAIT_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .header_read_timeout(waits.head_max)
+        .serve_connection(TokioIo::new(Impatient::new(stream, waits.stall_max)), service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "a connection ended");
     }

@@ -111,6 +111,7 @@ impl Server {
             None => None,
         };
         let stopping = CancellationToken::new();
+        let waits = settings.waits;
         let app = App::new(settings, store, (board, tokens, machines), stopping.clone());
         let app = Arc::new(app);
         let stop = CancellationToken::new();
@@ -126,12 +127,12 @@ impl Server {
         let router = observe::observed(router, Arc::clone(&app));
         // Before machines are heard of by a clock that is perhaps wrong.
         let trust = retention::Trust::of(&app).await.ok();
-        tracker.spawn(serve::run(listener, tls, router, stopping.clone()));
+        tracker.spawn(serve::run(listener, tls, router, waits, stopping.clone()));
         let mut metrics_address = None;
         if let Some((address, listener)) = metrics_listener {
             metrics_address = Some(address);
             let router = http::json_refusals(health::metrics_router(Arc::clone(&app)));
-            tracker.spawn(serve::run(listener, None, router, stopping.clone()));
+            tracker.spawn(serve::run(listener, None, router, waits, stopping.clone()));
         }
         tracker.spawn(every(LOOK_EVERY, stop.clone(), Arc::clone(&app), Chore::Look));
         tracker.spawn(every(auth::ASK_EVERY, stop.clone(), Arc::clone(&app), Chore::Ask));

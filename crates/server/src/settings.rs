@@ -38,6 +38,8 @@ pub struct Settings {
     pub minimums: Minimums,
     /// What is kept of the past.
     pub retention: Retention,
+    /// How slow clients may be.
+    pub waits: Waits,
     /// The server's clock is turned by hand, and that is time passing: no absence, and the database's clock says
     /// nothing. For tests.
     pub is_clock_turned: bool,
@@ -71,6 +73,27 @@ impl Default for Retention {
     }
 }
 
+/// How slow a client may be; a slower one is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waits {
+    /// How long the head of a request may take, from the end of the one before.
+    pub head_max: Duration,
+    /// How long the body of a request may take, beside what its bytes take on a slow line.
+    pub body_max: Duration,
+    /// How long a client may take nothing of what it is sent. One that is sent nothing waits as long as it likes.
+    pub stall_max: Duration,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self {
+            head_max: Duration::from_secs(15),
+            body_max: Duration::from_secs(60),
+            stall_max: Duration::from_secs(60),
+        }
+    }
+}
+
 impl Settings {
     /// The protocol's numbers, on 127.0.0.1:4180.
     pub fn new(database: String) -> Self {
@@ -87,6 +110,7 @@ impl Settings {
             limits: Limits::default(),
             minimums: Minimums::default(),
             retention: Retention::default(),
+            waits: Waits::default(),
             is_clock_turned: false,
         }
     }

@@ -211,10 +211,11 @@ impl Places {
     }
 }
 
-/// Both ways, since some letters are told apart by one only; accents as parts of their letters, since some file systems
-/// take both ways to write them for one.
+/// Both ways, since some letters are told apart by one only; twice, since a capital `ß` becomes a small one first and
+/// `ss` then; and accents as parts of their letters, since some file systems take both ways to write them for one.
 fn fold(path: &str) -> String {
-    path.nfc().collect::<String>().to_uppercase().to_lowercase().nfc().collect()
+    let once = |path: &str| path.to_uppercase().to_lowercase().nfc().collect::<String>();
+    once(&once(&path.nfc().collect::<String>()))
 }
 
 #[cfg(test)]
@@ -333,11 +334,23 @@ mod tests {
             ("straße", "STRASSE"),
             ("caf\u{e9}", "cafe\u{301}"),
             ("\u{c9}/b", "e\u{301}/B"),
+            ("straße", "STRAẞE"),
         ] {
             let fault = check("s", "", &[(one, ""), (two, "")]).unwrap_err();
             assert_eq!(fault, SkillFault::Twice { index: 1 }, "{one} {two}");
         }
         assert_eq!(check("s", "", &[("a/b", ""), ("a/c", ""), ("ab", ""), ("A/d", "")]), Ok(()));
+    }
+
+    #[test]
+    fn f_037_a_letter_its_capital_and_its_small_letter_are_one() {
+        for letter in (char::MIN..=char::MAX).filter(|c| !c.is_ascii()) {
+            let [small, capital] =
+                [letter.to_lowercase().collect(), letter.to_uppercase().collect()];
+            for other in [&small, &capital] as [&String; 2] {
+                assert_eq!(fold(other), fold(&letter.to_string()), "{letter} {other}");
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! whatever anybody sends: the input is bounded, the nesting is bounded before anything recursive sees it,
 //! and nothing panics. Absent on purpose: who may write what where, and refusals of what is too long.
 
+mod harmless;
 mod markdown;
 mod normal;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use std::sync::LazyLock;
 
 use ammonia::{Builder, UrlRelative};
 
+pub(crate) use harmless::assert_harmless;
 pub use markdown::{html_to_markdown, markdown_to_html};
 
 /// Bytes of a description or comment in Markdown. A command refuses a longer one; an agent's is cut with a mark.
@@ -26,8 +28,13 @@ pub const HTML_BYTES_MAX: usize = 2 * MARKDOWN_BYTES_MAX;
 /// Tags in HTML. What comes after as many is shown as it was written: a parser looks through all open
 /// elements at each, so that a page of nothing but `<div>` would take it minutes.
 const TAGS_MAX: usize = 8_192;
+/// Tags of formatting with attributes in HTML, a code block's language counted once. More are shown as they were
+/// written: a parser opens what is not closed of them anew in each paragraph, all that differ.
+const FORMATTED_MAX: usize = 64;
 /// Depth of elements in HTML that was cleaned. The text of deeper ones stays, their tags go.
 const NESTING_MAX: usize = 32;
+/// How often HTML is cleaned until it stays as it is. What takes more becomes text without tags.
+const ROUNDS_MAX: usize = 8;
 /// Digits of a number in an attribute (`start`, `colspan`, `width`). A longer one is left out.
 const DIGITS_MAX: usize = 4;
 /// Bytes of a code block's language. A longer one is left out.
@@ -81,6 +88,9 @@ const TAGS_WITH_TEXT: &[&str] = &[
     "applet", "embed", "frameset", "iframe", "math", "noembed", "noframes", "noscript", "object",
     "script", "select", "style", "svg", "template", "title", "xmp",
 ];
+/// Elements that a parser opens anew, but `a`, of which no two are open.
+const FORMATTING: &[&str] =
+    &["b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"];
 /// Attributes that stay, by element; values are looked at in [`attribute`].
 const ATTRIBUTES: &[(&str, &[&str])] = &[
     ("a", &["href", "title"]),
@@ -116,18 +126,16 @@ static CLEANER: LazyLock<Builder<'static>> = LazyLock::new(|| {
 /// HTML that a page may show as it stands: formatting, lists, task lists, tables, code, links and pictures,
 /// no script, no style, no foreign addresses but `http`, `https` and `mailto`. Clean HTML stays as it is.
 pub fn sanitize_html(html: &str) -> String {
-    let clean = clean(cut(html, HTML_BYTES_MAX));
-    if clean.len() <= HTML_BYTES_MAX {
-        clean
-    } else {
-        escape(&normal::text_of(&clean), HTML_BYTES_MAX)
-    }
+    settled(cut(html, HTML_BYTES_MAX)).unwrap_or_else(|odd| as_text(&odd))
 }
 
 /// The same for what a person sends, who is told when it is too long: `None` then, and nothing is cut.
 pub fn sanitize_whole(html: &str) -> Option<String> {
     let fits = |html: &str| html.len() <= HTML_BYTES_MAX;
-    fits(html).then(|| clean(html)).filter(|clean| fits(clean))
+    if !fits(html) {
+        return None;
+    }
+    settled(html).or_else(|odd| fits(&odd).then(|| as_text(&odd)).ok_or(())).ok()
 }
 
 /// Whether clean HTML shows anything.
@@ -136,11 +144,34 @@ pub fn is_blank(clean: &str) -> bool {
     !shows && normal::text_of(clean).trim().is_empty()
 }
 
+/// Clean HTML that stays as it is when it is cleaned again, so that whoever parses it sees the elements that were
+/// judged. Otherwise what came out at last: it is too long, or becomes another each time.
+fn settled(html: &str) -> Result<String, String> {
+    let mut html = Cow::Borrowed(html);
+    for _ in 0..ROUNDS_MAX {
+        let clean = clean(&html);
+        if clean.len() > HTML_BYTES_MAX {
+            return Err(clean);
+        }
+        if clean == html {
+            return Ok(clean);
+        }
+        html = Cow::Owned(clean);
+    }
+    Err(html.into_owned())
+}
+
 fn clean(html: &str) -> String {
     let html = printable(html);
+    let html = limit_formatting(&html, FORMATTED_MAX);
     let clean = CLEANER.clean(&limit_tags(&html, TAGS_MAX)).to_string();
     // References such as `&#1;` became characters on the way.
     normal::limit_nesting(&printable(&clean), NESTING_MAX)
+}
+
+/// What clean HTML says, without tags.
+fn as_text(clean: &str) -> String {
+    escape(&normal::text_of(clean), HTML_BYTES_MAX)
 }
 
 /// As much of the text as fits as HTML.
@@ -152,6 +183,7 @@ fn escape(text: &str, bytes_max: usize) -> String {
             '&' => "&amp;",
             '<' => "&lt;",
             '>' => "&gt;",
+            '\u{a0}' => "&nbsp;",
             c => c.encode_utf8(&mut plain),
         };
         if html.len() + escaped.len() > bytes_max {
@@ -170,6 +202,48 @@ fn limit_tags(html: &str, tags_max: usize) -> Cow<'_, str> {
         Some((head, tail)) => Cow::Owned(format!("{head}{}", tail.replace('<', "&lt;"))),
         None => Cow::Borrowed(html),
     }
+}
+
+/// With the `<` of further tags of formatting with attributes escaped.
+fn limit_formatting(html: &str, formatted_max: usize) -> Cow<'_, str> {
+    let (mut languages, mut formatted) = (HashSet::new(), 0);
+    let mut is_surplus = |at: &usize| {
+        let tag = html.get(at + 1..).unwrap_or_default();
+        let language = language(tag);
+        if !is_formatted(tag) || language.is_some_and(|it| languages.contains(it)) {
+            return false;
+        }
+        let is_surplus = formatted == formatted_max;
+        if !is_surplus {
+            formatted += 1;
+            languages.extend(language);
+        }
+        is_surplus
+    };
+    let (mut limited, mut copied) = (String::new(), 0);
+    for at in html.match_indices('<').map(|(at, _)| at).filter(|at| is_surplus(at)) {
+        limited.push_str(html.get(copied..at).unwrap_or_default());
+        limited.push_str("&lt;");
+        copied = at + 1;
+    }
+    if copied == 0 {
+        return Cow::Borrowed(html);
+    }
+    limited.push_str(html.get(copied..).unwrap_or_default());
+    Cow::Owned(limited)
+}
+
+fn is_formatted(tag: &str) -> bool {
+    let name_bytes = tag.bytes().take_while(u8::is_ascii_alphanumeric).count();
+    tag.split_at_checked(name_bytes).is_some_and(|(name, rest)| {
+        !rest.starts_with('>') && FORMATTING.iter().any(|it| it.eq_ignore_ascii_case(name))
+    })
+}
+
+/// The class of a code block, in the form that needs no parser.
+fn language(tag: &str) -> Option<&str> {
+    let (class, _) = tag.strip_prefix("code class=\"")?.split_once("\">")?;
+    is_language(class).then_some(class)
 }
 
 /// One line of text for titles and names: no control characters, single spaces, and an end at `chars_max`.

@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -200,14 +204,39 @@ impl fmt::Debug for Line {
     }
 }
 
-/// A batch as it usually comes, read without a tree of values.
-#[derive(serde::Deserialize)]
+/// A batch as it usually comes, read without a tree of values. What stands beside it was not looked at for doubled
+/// fields and depth, so there must be nothing.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct MessagesSent<'a> {
     #[serde(borrow)]
-    messages: Vec<LineSent<'a>>,
+    messages: Vec<Object<LineSent<'a>>>,
 }
 
-#[derive(serde::Deserialize)]
+/// What must be an object: a derived reader takes the list of its fields, too.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(OfObject(PhantomData)).map(Self)
+    }
+}
+
+struct OfObject<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OfObject<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields))
+    }
+}
+
+#[derive(Deserialize)]
 struct LineSent<'a> {
     seq: i64,
     #[serde(rename = "type", borrow)]
@@ -227,7 +256,8 @@ impl LineSent<'_> {
         (1..=SEQ_MAX).contains(&self.seq)
             && !self.kind.is_empty()
             && self.kind.chars().count() <= TYPE_CHARS_MAX
-            && !self.kind.chars().any(char::is_control)
+            // The careful reader takes the picture of a NUL for one.
+            && !self.kind.contains(|c: char| c.is_control() || c == '\u{2400}')
             && is_text(&self.content)
             && is_text(&self.tool)
     }
@@ -236,22 +266,23 @@ impl LineSent<'_> {
 impl Messages {
     /// Reads a body that is sound and usual, fast; `None` for any other, which [`parse`](Self::parse) judges.
     pub fn read(body: &[u8]) -> Option<Self> {
-        let sent: MessagesSent<'_> = serde_json::from_slice(body).ok()?;
-        let is_sound = (1..=LINES_MAX).contains(&sent.messages.len())
-            && sent.messages.iter().all(LineSent::is_sound);
+        // Parsers of bytes look only at the texts that they keep.
+        let body = std::str::from_utf8(body).ok()?;
+        let sent: Object<MessagesSent<'_>> = serde_json::from_str(body).ok()?;
+        let Object(MessagesSent { messages }) = sent;
+        let is_sound = (1..=LINES_MAX).contains(&messages.len())
+            && messages.iter().all(|Object(line)| line.is_sound());
         if !is_sound {
             return None;
         }
-        let line = |line: LineSent<'_>| Line {
+        let line = |Object(line): Object<LineSent<'_>>| Line {
             seq: u64::try_from(line.seq).unwrap_or(1),
             kind: line.kind.into_owned(),
             content: line.content.map(|content| cut(content.into_owned())),
             tool: line.tool.map(|tool| cut_chars(tool.into_owned(), TOOL_CHARS_MAX)),
-            payload: line
-                .payload
-                .map(|payload| json::mend(payload.get(), PAYLOAD_NESTED_MAX).into_owned()),
+            payload: line.payload.map(|payload| mended(payload.get())),
         };
-        Some(Self { lines: sent.messages.into_iter().map(line).collect() })
+        Some(Self { lines: messages.into_iter().map(line).collect() })
     }
 
     /// Reads the body. A line is refused only when nobody could say which one it is: refusing its batch would
@@ -266,12 +297,17 @@ impl Messages {
             let content = part.opt_text("content", usize::MAX).map(cut);
             let tool =
                 part.opt_text("tool", usize::MAX).map(|tool| cut_chars(tool, TOOL_CHARS_MAX));
-            let payload = part.value("payload").map(Value::to_string);
+            let payload = part.value("payload").map(|payload| mended(&payload.to_string()));
             let seq = u64::try_from(seq).unwrap_or(1);
             lines.push(fields.take(part.done(Line { seq, kind, content, tool, payload })));
         }
         fields.done(Self { lines })
     }
+}
+
+/// A line's payload as it is kept.
+fn mended(payload: &str) -> String {
+    json::mend(payload, PAYLOAD_NESTED_MAX).into_owned()
 }
 
 /// Cuts a text that is too long, at a character, with a mark.
@@ -369,7 +405,7 @@ impl fmt::Debug for Complete {
 }
 
 /// The one field of a completion that is kept as it came.
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct CompleteSent<'a> {
     #[serde(default, borrow)]
     result: Option<&'a RawValue>,
@@ -557,9 +593,15 @@ mod tests {
             r#"{"messages":[{"seq":1.5,"type":"x"}]}"#,
             r#"{"messages":[{"seq":1,"type":"x","content":5}]}"#,
             r#"{"messages":[{"seq":1,"type":"x","content":"a\u0000b"}]}"#,
+            r#"{"messages":[{"seq":1,"type":"␀"}]}"#,
+            r#"[[{"seq":1,"type":"x"}]]"#,
+            r#"{"messages":[[1,"x",null,null,{}]]}"#,
+            r#"{"messages":[{"seq":1,"type":"x"}],"more":1,"more":2}"#,
         ] {
             assert_eq!(Messages::read(body.as_bytes()), None, "{body}");
         }
+        let no_text = b"{\"messages\":[{\"seq\":1,\"type\":\"x\",\"more\":\"\xff\"}]}";
+        assert_eq!(Messages::read(no_text), None);
         let nul = r#"{"messages":[{"seq":1,"type":"x","content":"a\u0000b"}]}"#;
         let careful = Messages::parse(&serde_json::from_str(nul).unwrap()).unwrap();
         assert_eq!(careful.lines[0].content.as_deref(), Some("a\u{2400}b"));
@@ -567,15 +609,19 @@ mod tests {
 
     #[test]
     fn f_071_both_readers_keep_an_odd_line_alike() {
-        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         for line in [
             format!(r#""tool":"{}""#, "é".repeat(300)),
-            format!(r#""payload":{deep}"#),
+            format!(r#""payload":{}"#, nested(200)),
+            // A parser takes it as it is, and it is too deep for whom it is shown.
+            format!(r#""payload":{}"#, nested(PAYLOAD_NESTED_MAX + 1)),
             r#""payload":{"a":"\ud800","b":1e400}"#.to_owned(),
         ] {
             let body = format!(r#"{{"messages":[{{"seq":1,"type":"x",{line}}}]}}"#);
             let fast = Messages::read(body.as_bytes()).unwrap();
-            let value = serde_json::from_str(&json::mend(&body, json::NESTED_MAX)).unwrap();
+            let value = serde_json::from_str(&body)
+                .or_else(|_| serde_json::from_str(&json::mend(&body, json::NESTED_MAX)))
+                .unwrap();
             assert_eq!(
                 Messages::parse(&value).map(|it| it.lines[0].tool.clone()),
                 Ok(fast.lines[0].tool.clone())

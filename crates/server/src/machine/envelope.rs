@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::harness::{self, HarnessFacts};
 use crate::http::instant;
 use crate::secrets::Purpose;
-use crate::store::{ACTOR_PROVIDER, AgentFacts, Claimed, Facts, SkillFacts};
+use crate::store::{ACTOR_PROVIDER, AgentFacts, Claimed, CommentFacts, Facts, SkillFacts};
 use crate::text;
 use crate::thread::{self, ThreadBounds};
 use crate::version::Capabilities;
@@ -109,20 +109,7 @@ fn skill(facts: SkillFacts) -> Skill {
 
 fn issue(capabilities: &Capabilities, identifier: String, facts: Facts) -> Issue {
     let thread = capabilities.has("thread").then(|| {
-        let comments: Vec<_> = facts
-            .comments
-            .into_iter()
-            .map(|it| Comment {
-                author: it.author,
-                is_agent: it.is_agent,
-                posted_at: instant(it.posted_at),
-                body: text::html_to_markdown(&it.body),
-            })
-            .collect();
-        let (kept, omitted) =
-            thread::cut(comments, ThreadBounds::default(), |comment: &Comment| {
-                comment.body.chars().count()
-            });
+        let (kept, omitted) = thread_of(facts.comments);
         (kept, omitted as u64 + facts.comments_before)
     });
     let (comments, comments_omitted) = thread.unzip();
@@ -134,4 +121,18 @@ fn issue(capabilities: &Capabilities, identifier: String, facts: Facts) -> Issue
         comments,
         comments_omitted,
     }
+}
+
+/// The newest comments that fit, as Markdown, and how many of these were left out.
+pub(crate) fn thread_of(comments: Vec<CommentFacts>) -> (Vec<Comment>, usize) {
+    let comments: Vec<_> = comments
+        .into_iter()
+        .map(|it| Comment {
+            author: it.author,
+            is_agent: it.is_agent,
+            posted_at: instant(it.posted_at),
+            body: text::html_to_markdown(&it.body),
+        })
+        .collect();
+    thread::cut(comments, ThreadBounds::default(), |comment: &Comment| comment.body.chars().count())
 }

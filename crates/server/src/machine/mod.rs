@@ -6,7 +6,7 @@
 
 mod calls;
 mod claim;
-mod envelope;
+pub(crate) mod envelope;
 pub(crate) mod lend;
 mod register;
 
@@ -27,10 +27,8 @@ use ostler_proto::lease::{
 
 use crate::app::App;
 use crate::auth::{Identity, TokenKind};
-use crate::bodies::arrived;
 use crate::http::{Fault, bearer, header_text, limits};
 use crate::rate::Bucket;
-use crate::store::StoreError;
 use crate::version;
 
 /// What an endpoint does.
@@ -73,7 +71,7 @@ pub struct Endpoint {
     /// Bytes of its body.
     pub body_bytes_max: usize,
     /// A field that is kept as it comes.
-    opaque: Option<&'static str>,
+    pub(crate) opaque: Option<&'static str>,
 }
 
 const fn row(action: Action, path: &'static str, leased: bool, bucket: Bucket) -> Endpoint {
@@ -199,12 +197,12 @@ async fn dispatch(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Fault> {
-    let Ok(mut room) = app.bodies.take(&headers, endpoint.body_bytes_max) else {
-        crate::http::discard(body).await;
-        return Err(StoreError::Busy.into());
+    let read = app.bodies.read(&headers, body, endpoint.body_bytes_max).await;
+    // The room is given back when all is done.
+    let (body, _room) = match read {
+        Ok((body, room)) => (Ok(body), Some(room)),
+        Err(fault) => (Err(fault), None),
     };
-    let body = crate::http::read_bytes(&headers, body, endpoint.body_bytes_max).await;
-    arrived(&mut room, body.as_ref().map_or(0, bytes::Bytes::len));
     let capabilities = version::Capabilities::parse(header_text(&headers, CAPABILITIES_HEADER));
     let call =
         Call { app, identity, capabilities, headers, task_id, body, opaque: endpoint.opaque };

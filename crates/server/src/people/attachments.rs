@@ -10,7 +10,7 @@ use axum::response::Response;
 
 use super::call::{Call, Sent, created};
 use super::comments::check_own;
-use crate::http::{Fault, read_bytes};
+use crate::http::Fault;
 use crate::store::sql::people::attachments::{self, NewAttachment};
 
 /// Bytes of one file.
@@ -40,8 +40,8 @@ pub(super) async fn create(mut call: Call) -> Result<Response, Fault> {
 }
 
 async fn read(call: &Call, body: Body) -> Result<NewAttachment, Fault> {
-    let _room = call.app.bodies.take(&call.headers, FILE_BYTES_MAX + FORM_BYTES_MAX)?;
-    let bytes = read_bytes(&call.headers, body, FILE_BYTES_MAX + FORM_BYTES_MAX).await?;
+    let bytes_max = FILE_BYTES_MAX + FORM_BYTES_MAX;
+    let (bytes, _room) = call.app.bodies.read(&call.headers, body, bytes_max).await?;
     let mut request = Request::new(Body::from(bytes));
     *request.headers_mut() = call.headers.clone();
     // The bytes were counted already.
@@ -73,12 +73,13 @@ async fn read(call: &Call, body: Body) -> Result<NewAttachment, Fault> {
 
 /// The last part of a path of any system, without what a file system, a terminal or a reader could take for
 /// something else.
-fn sane_name(sent: &str) -> String {
+pub(crate) fn sane_name(sent: &str) -> String {
     let last = sent.rsplit(['/', '\\']).next().unwrap_or_default();
     let kept =
         |c: &char| !c.is_control() && !crate::text::is_invisible(*c) && !"<>:\"|?*".contains(*c);
     let name: String = last.chars().filter(kept).collect();
-    let name = name.trim_matches(|c: char| c == '.' || c.is_whitespace());
+    let at_edges = |c: char| c == '.' || c.is_whitespace();
+    let name = name.trim_matches(at_edges);
     if name.is_empty() {
         return "file".to_owned();
     }
@@ -89,7 +90,8 @@ fn sane_name(sent: &str) -> String {
         Some((stem, ending)) if ending.len() <= 16 => (stem, format!(".{ending}")),
         _ => (name, String::new()),
     };
-    format!("{}{ending}", crate::text::cut(stem, NAME_BYTES_MAX - ending.len()))
+    let stem = crate::text::cut(stem, NAME_BYTES_MAX - ending.len());
+    format!("{}{ending}", stem.trim_end_matches(at_edges))
 }
 
 fn sane_type(sent: &str) -> String {
@@ -133,7 +135,7 @@ pub(super) async fn download(call: Call) -> Result<Response, Fault> {
 }
 
 /// The name for old readers, in ASCII, and as it is (RFC 6266).
-fn disposition(name: &str) -> String {
+pub(crate) fn disposition(name: &str) -> String {
     let plain: String = name
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || " ._-()".contains(c) { c } else { '_' })
@@ -170,6 +172,9 @@ mod tests {
         }
         let long = sane_name(&format!("{}.tar.gz", "ä".repeat(500)));
         assert!(long.len() <= NAME_BYTES_MAX && long.ends_with(".gz"), "{long}");
+        // No part that is left ends as no name may end.
+        let cut = sane_name(&format!("{}. {}", "x".repeat(NAME_BYTES_MAX - 2), "y".repeat(20)));
+        assert_eq!(cut, "x".repeat(NAME_BYTES_MAX - 2));
     }
 
     #[test]

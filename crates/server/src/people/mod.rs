@@ -6,7 +6,7 @@
 //! document at `/openapi.json` is made from the same table and the same schemas.
 
 mod agents;
-mod attachments;
+pub(crate) mod attachments;
 mod call;
 mod comments;
 mod form;
@@ -39,7 +39,7 @@ use serde_json::Value;
 use crate::app::App;
 pub use crate::auth::Ability;
 use crate::auth::{Identity, TokenKind};
-use crate::http::{Fault, limits, read_json};
+use crate::http::{Fault, limits, parse_json};
 use crate::observe::Scheme;
 use crate::rate::Bucket;
 use call::{Call, Sent};
@@ -173,8 +173,8 @@ async fn run(
         None => Sent::Nothing,
         Some(table::FILE) => Sent::Raw(Mutex::new(body)),
         Some(schema) => {
-            let _room = app.bodies.take(&parts.headers, BODY_BYTES_MAX)?;
-            let value = read_json(&parts.headers, body, BODY_BYTES_MAX, None).await?;
+            let (body, _room) = app.bodies.read(&parts.headers, body, BODY_BYTES_MAX).await?;
+            let value = parse_json(&body, None)?;
             known_fields(schema, &value)?;
             Sent::Json(value)
         }

@@ -17,7 +17,8 @@ enum Piece<'a> {
     Close(&'a str, &'a str),
 }
 
-/// Without the tags of elements that are deeper than `depth_max`; their text stays.
+/// Without the tags of elements that are deeper than `depth_max`; their text stays. A line break that `pre` begins
+/// with is doubled, since whoever reads it skips one.
 pub(super) fn limit_nesting(html: &str, depth_max: usize) -> String {
     let mut out = String::with_capacity(html.len());
     let mut depth = 0_usize;
@@ -35,6 +36,9 @@ pub(super) fn limit_nesting(html: &str, depth_max: usize) -> String {
                 (tag, closed)
             }
         };
+        if text.starts_with('\n') && out.ends_with("<pre>") {
+            out.push('\n');
+        }
         if at <= depth_max {
             out.push_str(text);
         }
