@@ -1,16 +1,20 @@
 //! Whether a PostgreSQL database was used before, asked without changing it.
 
 use std::str::FromStr as _;
+use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::{ACQUIRE_WAIT_MAX, OpenError};
+use super::OpenError;
+
+/// How long it waits for a connection.
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Whether a server has made its tables there.
 pub async fn has_tables(url: &str) -> Result<bool, OpenError> {
     let options = PgConnectOptions::from_str(url).map_err(|_| OpenError::Url)?;
-    let connected = tokio::time::timeout(ACQUIRE_WAIT_MAX, options.connect()).await;
+    let connected = tokio::time::timeout(CONNECT_WAIT_MAX, options.connect()).await;
     let connected = connected.unwrap_or(Err(sqlx::Error::PoolTimedOut));
     let mut conn: PgConnection = connected.map_err(OpenError::Open)?;
     let asked = sqlx::query_scalar("SELECT to_regclass('meta') IS NOT NULL");
