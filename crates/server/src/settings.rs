@@ -24,7 +24,8 @@ pub struct Settings {
     pub database: String,
     /// How long the database may take over one thing. One that says nothing for so long, and does not close the
     /// connection either, has vanished with its machine or network: the connection is given up, with what was begun
-    /// on it. Who waits for an answer, and a server that stops, wait half as long again.
+    /// on it. Who waits for an answer, and a server that stops, wait half as long again; who waits for a connection,
+    /// a quarter as long.
     pub database_wait: Duration,
     /// The numbers of the lease rules.
     pub policy: Policy,

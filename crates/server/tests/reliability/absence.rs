@@ -11,7 +11,7 @@ use ostler_testkit::postgres::ScratchPostgres;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::child::{Made, OwnProcess, keyring, settings};
+use super::child::{Made, OwnProcess, keyring, settings, start_impatient};
 use super::clients::{Http, Manner};
 use super::held::{Held, LEASE, Lease, PAUSE, SOON, claim, count, register, register_as, sweeps};
 use super::postgres::own_postgres;
@@ -157,7 +157,7 @@ async fn f_025_signs_of_life_outlive_a_gap_in_the_database() {
     made.admin.close().await;
     let mut settings = short(&database);
     settings.offline_after = Duration::from_secs(3);
-    let server = Server::start(settings, keyring(), system_clock()).await.unwrap();
+    let server = start_impatient(settings).await;
     let metrics = server.metrics_address().unwrap();
     let http = Http::new(vec![server.address()], made.daemon_token, Manner::default());
     register(&http).await;

@@ -42,6 +42,12 @@ pub(crate) fn settings(database: &str) -> Settings {
     settings
 }
 
+/// A server that soon says so when there is no connection: by default it waits for one for 5 s, each time.
+pub(crate) async fn start_impatient(mut settings: Settings) -> Server {
+    settings.database_wait = Duration::from_secs(8);
+    Server::start(settings, keyring(), system_clock()).await.unwrap()
+}
+
 pub(crate) async fn start(database: &str) -> Server {
     Server::start(settings(database), keyring(), system_clock()).await.unwrap()
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ostler_testkit::postgres::{Options, ScratchPostgres};
 use serde_json::json;
 
-use super::child::{Made, OwnProcess, keyring, settings, start};
+use super::child::{Made, OwnProcess, keyring, settings, start, start_impatient};
 use super::clients::{Http, Manner};
 use super::fleet::Fleet;
 use super::held;
@@ -90,7 +90,8 @@ async fn work_goes_on_when_there_are_fewer_connections_than_servers_want() {
     let tasks = 12;
     made.queue(tasks).await;
     made.admin.close().await;
-    let (one, two) = (start(&database).await, start(&database).await);
+    let one = start_impatient(settings(&database)).await;
+    let two = start_impatient(settings(&database)).await;
     let servers = vec![one.address(), two.address()];
     let fleet = Fleet::new(Http::new(servers, made.daemon_token, Manner::default()), tasks);
     let known = fleet.start(8).await.unwrap();

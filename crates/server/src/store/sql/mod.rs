@@ -54,8 +54,8 @@ use crate::secrets::Keyring;
 const SQLITE_READERS_MAX: u32 = 4;
 /// Connections to PostgreSQL, of one server; more wait their turn.
 const POSTGRES_CONNECTIONS_MAX: u32 = 16;
-/// How long a request waits for a connection before it is answered 503.
-const ACQUIRE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// A request waits for a connection for this part of `database_wait`, by default 5 s; then it is answered 503.
+const ACQUIRE_WAIT_PARTS: u32 = 4;
 /// How long SQLite waits for another process (a backup, a command) that writes.
 const SQLITE_BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
 /// What makes PostgreSQL notice within a minute that a server is gone with its machine or network, and end what it
@@ -121,7 +121,7 @@ pub(crate) struct Opening<'a> {
 impl SqlStore {
     /// Opens the database, makes it if it is a file that is not there, and brings its tables up to date.
     pub(crate) async fn open(opening: Opening<'_>) -> Result<Self, OpenError> {
-        let pools = Pools::open(opening.url).await?;
+        let pools = Pools::open(opening.url, opening.database_wait).await?;
         let anchor = pools.anchor().await.map_err(OpenError::Open)?;
         migrate::run(&pools, &opening.keyring).await?;
         let tracker = TaskTracker::new();
@@ -314,10 +314,13 @@ fn make_owner_only(file: &str) -> std::io::Result<()> {
 
 /// One connection. What is not there yet, as when both are just being started, is tried again for a while. (A pool
 /// does that too, and then says only that it took too long.)
-async fn connect(options: &PgConnectOptions) -> Result<PgConnection, OpenError> {
+async fn connect(
+    options: &PgConnectOptions,
+    wait_max: Duration,
+) -> Result<PgConnection, OpenError> {
     let since = std::time::Instant::now();
     loop {
-        let left = ACQUIRE_WAIT_MAX.saturating_sub(since.elapsed());
+        let left = wait_max.saturating_sub(since.elapsed());
         let source = match tokio::time::timeout(left, options.connect()).await {
             Ok(Ok(conn)) => return Ok(conn),
             Ok(Err(error)) => error,
@@ -347,18 +350,19 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection, OpenError> 
 }
 
 impl Pools {
-    async fn open(url: &str) -> Result<Self, OpenError> {
+    async fn open(url: &str, database_wait: Duration) -> Result<Self, OpenError> {
+        let acquire_wait = database_wait / ACQUIRE_WAIT_PARTS;
         if url.starts_with("postgres:") || url.starts_with("postgresql:") {
             let options = PgConnectOptions::from_str(url).map_err(|_| OpenError::Url)?;
             let options =
                 options.application_name("ostler").statement_cache_capacity(STATEMENTS_MAX);
-            connect(&options).await?.close().await.map_err(OpenError::Open)?;
+            connect(&options, acquire_wait).await?.close().await.map_err(OpenError::Open)?;
             let pool = PgPoolOptions::new()
                 .max_connections(POSTGRES_CONNECTIONS_MAX)
                 .after_connect(|conn, _| {
                     Box::pin(async move { conn.execute(KEEPALIVES).await.map(drop) })
                 })
-                .acquire_timeout(ACQUIRE_WAIT_MAX)
+                .acquire_timeout(acquire_wait)
                 .connect_with(options)
                 .await
                 .map_err(OpenError::Open)?;
@@ -377,7 +381,7 @@ impl Pools {
         let pool = SqlitePoolOptions::new()
             // One more for the lane, which holds its own, and one that is only held.
             .max_connections(SQLITE_READERS_MAX + 2)
-            .acquire_timeout(ACQUIRE_WAIT_MAX)
+            .acquire_timeout(acquire_wait)
             .connect_with(options)
             .await
             .map_err(OpenError::Open)?;
