@@ -118,3 +118,22 @@ macro_rules! on_both {
 }
 
 on_both!(newer_is_left_alone, killed_over_its_tables, made_by_several_at_once);
+
+/// SQLite does not wait by itself for a lock while it begins its log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_file_that_another_program_has_locked_is_waited_for() {
+    use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
+    let databases = Databases::Sqlite(tempfile::tempdir().unwrap());
+    let database = databases.make("locked");
+    let file = database.trim_start_matches("sqlite:");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).create_if_missing(true);
+    let mut other = options.connect().await.unwrap();
+    other.execute("BEGIN IMMEDIATE; CREATE TABLE theirs (id INTEGER)").await.unwrap();
+    let open = tokio::spawn(async move { init(&database).await });
+    // So long that it has found the lock; when it has not, this shows less and fails no more often.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert!(!open.is_finished());
+    other.execute("ROLLBACK").await.unwrap();
+    other.close().await.unwrap();
+    open.await.unwrap();
+}

@@ -1,5 +1,8 @@
 //! What the errors of a database mean for the batch that met them, and how they are logged.
 
+use sqlx::migrate::MigrateError;
+
+use super::OpenError;
 use crate::store::StoreError;
 
 /// An error with its causes, for a log.
@@ -41,6 +44,21 @@ fn is_trouble(code: &str) -> bool {
         Ok(number) if code.len() != 5 => SQLITE.contains(&(number & 0xff)),
         _ => ["08", "53", "57"].iter().any(|class| code.starts_with(class)),
     }
+}
+
+/// Another program holds a lock on SQLite's file.
+pub(super) fn is_locked(error: &OpenError) -> bool {
+    let (OpenError::Open(error)
+    | OpenError::Migrate(
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _),
+    )) = error
+    else {
+        return false;
+    };
+    let code = error.as_database_error().and_then(|error| error.code());
+    // PostgreSQL's have five characters.
+    let code = code.filter(|code| code.len() < 5).and_then(|code| code.parse::<u32>().ok());
+    code.is_some_and(|code| code & 0xff == 5)
 }
 
 #[cfg(test)]

@@ -58,6 +58,8 @@ const POSTGRES_CONNECTIONS_MAX: u32 = 16;
 const ACQUIRE_WAIT_PARTS: u32 = 4;
 /// How long SQLite waits for another process (a backup, a command) that writes.
 const SQLITE_BUSY_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long to wait before a file that is locked is opened again.
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 /// What makes PostgreSQL notice within a minute that a server is gone with its machine or network, and end what it
 /// had begun.
 const KEEPALIVES: &str = "SELECT set_config('tcp_keepalives_idle', '30', false), \
@@ -121,9 +123,7 @@ pub(crate) struct Opening<'a> {
 impl SqlStore {
     /// Opens the database, makes it if it is a file that is not there, and brings its tables up to date.
     pub(crate) async fn open(opening: Opening<'_>) -> Result<Self, OpenError> {
-        let pools = Pools::open(opening.url, opening.database_wait).await?;
-        let anchor = pools.anchor().await.map_err(OpenError::Open)?;
-        migrate::run(&pools, &opening.keyring).await?;
+        let (pools, anchor) = opened(&opening).await?;
         let tracker = TaskTracker::new();
         let stop = CancellationToken::new();
         let ahead = Arc::<ahead::Ahead>::default();
@@ -310,6 +310,26 @@ fn make_owner_only(file: &str) -> std::io::Result<()> {
         .mode(0o600)
         .open(file)
         .map(drop)
+}
+
+/// The pools of a database whose tables are up to date. Several programs that open a new SQLite file at once find it
+/// locked at moments in which SQLite does not wait by itself, as when its log is begun.
+async fn opened(opening: &Opening<'_>) -> Result<(Pools, Option<Conn>), OpenError> {
+    let open = async || {
+        let pools = Pools::open(opening.url, opening.database_wait).await?;
+        let anchor = pools.anchor().await.map_err(OpenError::Open)?;
+        migrate::run(&pools, &opening.keyring).await?;
+        Ok((pools, anchor))
+    };
+    let since = std::time::Instant::now();
+    loop {
+        match open().await {
+            Err(error) if faults::is_locked(&error) && since.elapsed() < SQLITE_BUSY_WAIT_MAX => {
+                tokio::time::sleep(LOCKED_PAUSE).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// One connection. What is not there yet, as when both are just being started, is tried again for a while. (A pool
