@@ -48,8 +48,9 @@ impl Bodies {
             Ok(()) => self.arrive(&mut body, bytes_max).await,
             Err(fault) => Err(fault),
         };
-        // Who was too slow is not waited for again.
-        if read.as_ref().is_err_and(|fault| fault.status != StatusCode::REQUEST_TIMEOUT) {
+        // Who was too slow is not waited for again; who asked first (`Expect`) has not begun.
+        let waits = headers.contains_key(header::EXPECT);
+        if read.as_ref().is_err_and(|it| it.status != StatusCode::REQUEST_TIMEOUT) && !waits {
             discard(body).await;
         }
         read
@@ -59,7 +60,7 @@ impl Bodies {
     fn check(&self, headers: &HeaderMap, bytes_max: usize) -> Result<(), Fault> {
         if headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
             let message = "Compressed bodies are not accepted: send it without Content-Encoding.";
-            return Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+            return Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported", message));
         }
         let said = header_text(headers, "content-length").and_then(|text| text.parse().ok());
         let bytes: usize = said.unwrap_or(0);
@@ -78,11 +79,17 @@ impl Bodies {
         let mut room = self.take(0)?;
         loop {
             let deadline = begun + self.wait_max + time_of(bytes.len());
-            let late =
-                |_| Fault::new(StatusCode::REQUEST_TIMEOUT, "The body did not arrive in time.");
+            let late = |_| {
+                Fault::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "too_slow",
+                    "The body did not arrive in time.",
+                )
+            };
             let frame = tokio::time::timeout_at(deadline, body.frame()).await.map_err(late)?;
             let Some(frame) = frame else { return Ok((bytes.freeze(), room)) };
-            let early = |_| Fault::new(StatusCode::BAD_REQUEST, "The body ended early.");
+            let early =
+                |_| Fault::new(StatusCode::BAD_REQUEST, "bad_body", "The body ended early.");
             let Ok(piece) = frame.map_err(early)?.into_data() else { continue };
             if bytes.len() + piece.len() > bytes_max {
                 return Err(too_large(bytes_max));
@@ -106,7 +113,7 @@ fn time_of(bytes: usize) -> Duration {
 
 fn too_large(bytes_max: usize) -> Fault {
     let message = format!("The body is larger than {bytes_max} bytes.");
-    Fault::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("too_large")
+    Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ impl Streams {
         self.with(|open| {
             if open.values().sum::<usize>() >= STREAMS_MAX {
                 let message = "Too many streams are open on this server.";
-                let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy");
+                let fault = Fault::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
                 return Err(fault.retry_after(NO_PLACE_WAIT_SECONDS));
             }
             let own = open.entry(token_id).or_default();
@@ -138,7 +138,7 @@ async fn open(
 ) -> Result<Stream, Fault> {
     if !identity.may(Ability::Read) {
         let message = "This token may not read.";
-        return Err(Fault::new(StatusCode::FORBIDDEN, message).code("forbidden"));
+        return Err(Fault::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
     let place = app.streams.take(identity.token_id)?;
     // Before the look: what is committed after it tells the stream to look again.

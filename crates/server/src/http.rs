@@ -29,21 +29,16 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
         let body = ErrorBody {
             message: message.into(),
-            code: None,
+            code: Some(code.to_owned()),
             errors: None,
             retry_after: None,
             minimum_version: None,
             download_url: None,
         };
         Self { status, body: Box::new(body), standing: None }
-    }
-
-    pub(crate) fn code(mut self, code: &str) -> Self {
-        self.body.code = Some(code.to_owned());
-        self
     }
 
     /// When to come again.
@@ -53,25 +48,25 @@ impl Fault {
     }
 
     pub(crate) fn not_found() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "There is no such thing here.").code("not_found")
+        Self::new(StatusCode::NOT_FOUND, "not_found", "There is no such thing here.")
     }
 
     pub(crate) fn unauthorized() -> Self {
         let message = "The token is missing, unknown, revoked or expired. Send it as \
                        `Authorization: Bearer …`.";
-        Self::new(StatusCode::UNAUTHORIZED, message).code("unauthorized")
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     }
 
     pub(crate) fn too_many(standing: Standing) -> Self {
         let message = "Too many requests. Retry after the interval in Retry-After.";
-        let mut fault = Self::new(StatusCode::TOO_MANY_REQUESTS, message).code("too_many_requests");
+        let mut fault = Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message);
         fault.body.retry_after = standing.refused;
         fault.standing = Some(standing);
         fault
     }
 
     pub(crate) fn method_not_allowed(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed")
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
     }
 
     pub(crate) fn field(field: &str, fault: impl Into<String>) -> Self {
@@ -112,7 +107,7 @@ impl From<Faults> for Fault {
         let faults_said = faults.to_sentence();
         let end = if faults_said.ends_with('?') { "" } else { "." };
         let message = format!("The request is not valid: {faults_said}{end}");
-        let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, message).code("invalid");
+        let mut fault = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message);
         fault.body.errors = Some(faults.to_json());
         fault
     }
@@ -143,7 +138,7 @@ impl From<Refusal> for Fault {
                 "bad_state",
             ),
         };
-        Self::new(StatusCode::CONFLICT, message).code(code)
+        Self::new(StatusCode::CONFLICT, code, message)
     }
 }
 
@@ -152,16 +147,14 @@ impl From<StoreError> for Fault {
         match error {
             StoreError::NotFound => Self::not_found(),
             StoreError::Refused(refusal) => refusal.into(),
-            StoreError::Conflict(message) => {
-                Self::new(StatusCode::CONFLICT, message).code("conflict")
-            }
+            StoreError::Conflict(message) => Self::new(StatusCode::CONFLICT, "conflict", message),
             StoreError::Invalid { field, fault } => Self::field(field, fault),
             StoreError::Database(_) | StoreError::Busy => {
                 if let StoreError::Database(error) = &error {
                     tracing::warn!(%error, "the database did not answer");
                 }
                 let message = "The server cannot take this now; try again.";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("busy").retry_after(1)
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message).retry_after(1)
             }
         }
     }
@@ -227,7 +220,7 @@ pub(crate) async fn discard(mut body: Body) {
 /// kept as it comes, a doubled field is let be: refusing it would lose what somebody's agent did. What is JSON and no
 /// value that we can hold is mended.
 pub(crate) fn parse_json(bytes: &[u8], opaque: Option<&str>) -> Result<Value, Fault> {
-    let bad = |message: &str| Fault::new(StatusCode::BAD_REQUEST, message).code("bad_json");
+    let bad = |message: &str| Fault::new(StatusCode::BAD_REQUEST, "bad_json", message);
     if bytes.is_empty() {
         return Ok(Value::Object(serde_json::Map::new()));
     }

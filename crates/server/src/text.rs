@@ -70,6 +70,7 @@ const TAGS: &[&str] = &[
     "pre",
     "s",
     "span",
+    "strike",
     "strong",
     "sub",
     "sup",
@@ -140,7 +141,10 @@ pub fn sanitize_whole(html: &str) -> Option<String> {
 
 /// Whether clean HTML shows anything.
 pub fn is_blank(clean: &str) -> bool {
-    let shows = ["<img", "<hr", "<input"].iter().any(|tag| clean.contains(tag));
+    // An image whose address went has nothing left to show.
+    let mut images = clean.split("<img ").skip(1).filter_map(|rest| rest.split('>').next());
+    let shows = images.any(|image| image.contains("src=\""))
+        || ["<hr", "<input"].iter().any(|tag| clean.contains(tag));
     !shows && normal::text_of(clean).trim().is_empty()
 }
 

@@ -589,7 +589,7 @@ on_both! {
             let reply = world.call("PATCH", &issue, Some(json!({ "description": long }))).await;
             assert!(reply.body["errors"]["description"].is_array(), "{}", reply.body);
         }
-        for blank in ["<script>alert(1)</script>", "<p> </p>", " \n", "<!-- x -->"] {
+        for blank in ["<script>alert(1)</script>", "<p> </p>", " \n", "<!-- x -->", "<img src=\"data:image/png;base64,x\">"] {
             let reply = world.call("POST", &comments, Some(json!({ "body": blank }))).await;
             assert_eq!(reply.status, 422, "{blank}: {}", reply.body);
         }

@@ -103,13 +103,22 @@ async fn who_sends_a_head_too_slowly_is_cut_even_when_it_trickles() {
 /// A body that trickles, until it is cut: as long as a body may take.
 async fn trickle_a_body(world: &World) {
     let heard = trickle(connect(world, &head(world, "register", 1_000_000)).await).await;
-    assert!(heard.contains(" 408 ") && heard.contains("did not arrive in time"), "{heard}");
+    assert!(heard.contains(" 408 ") && heard.contains("\"too_slow\""), "{heard}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_sends_a_body_too_slowly_is_told_and_cut_even_when_it_trickles() {
     let world = World::start_with(|settings| settings.waits.body_max = SHORT).await;
     trickle_a_body(&world).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_whether_to_send_too_much_is_refused_before_it_sends() {
+    let world = World::start().await;
+    let mut large = connect(&world, &head(&world, "register", OUTPUT_BYTES_MAX)).await;
+    let heard = hear(&mut large, "too_large").await;
+    assert!(heard.contains(" 413 ") && !heard.contains("100 Continue"), "{heard}");
     world.stop().await;
 }
 

@@ -182,8 +182,7 @@ async fn known_token(app: &App, headers: &HeaderMap) -> Result<Arc<Identity>, Fa
 }
 
 fn too_old(upgrade: version::Upgrade) -> Fault {
-    let mut fault =
-        Fault::new(StatusCode::UPGRADE_REQUIRED, upgrade.message).code("upgrade_required");
+    let mut fault = Fault::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", upgrade.message);
     fault.body.minimum_version = Some(upgrade.minimum_version);
     fault.body.download_url = Some(upgrade.download_url);
     fault

@@ -65,7 +65,7 @@ pub(super) fn unregistered(error: StoreError) -> Fault {
     match error {
         StoreError::NotFound => {
             let message = "This machine is not registered here: register it again.";
-            Fault::new(StatusCode::GONE, message).code("not_registered")
+            Fault::new(StatusCode::GONE, "not_registered", message)
         }
         error => error.into(),
     }

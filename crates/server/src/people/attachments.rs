@@ -49,9 +49,9 @@ async fn read(call: &Call, body: Body) -> Result<NewAttachment, Fault> {
     let form = Multipart::from_request(request, &()).await;
     let mut form = form.map_err(|_| {
         let message = "Send the file as multipart/form-data, in the field `file`.";
-        Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
+        Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported", message)
     })?;
-    let bad = |_| Fault::new(StatusCode::BAD_REQUEST, "The form is not readable.");
+    let bad = |_| Fault::new(StatusCode::BAD_REQUEST, "bad_form", "The form is not readable.");
     let mut file = None;
     while let Some(field) = form.next_field().await.map_err(bad)? {
         if field.name() != Some("file") {
@@ -62,7 +62,7 @@ async fn read(call: &Call, body: Body) -> Result<NewAttachment, Fault> {
         let bytes = field.bytes().await.map_err(bad)?.to_vec();
         if bytes.len() > FILE_BYTES_MAX {
             let message = format!("The file is larger than {FILE_BYTES_MAX} bytes.");
-            return Err(Fault::new(StatusCode::PAYLOAD_TOO_LARGE, message).code("too_large"));
+            return Err(Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
         }
         if file.replace(NewAttachment { name, content_type, bytes }).is_some() {
             return Err(Fault::field("file", "must be there once"));

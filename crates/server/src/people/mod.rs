@@ -152,7 +152,7 @@ pub(crate) async fn locally(
 
 /// The token may not do this.
 fn forbidden(message: impl Into<String>) -> Fault {
-    Fault::new(StatusCode::FORBIDDEN, message).code("forbidden")
+    Fault::new(StatusCode::FORBIDDEN, "forbidden", message)
 }
 
 async fn run(

@@ -1,5 +1,6 @@
 //! HTML to Markdown, for agents (F-043), and Markdown to HTML, for what agents write.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use htmd::element_handler::{HandlerResult, Handlers};
@@ -33,6 +34,8 @@ static CONVERTER: LazyLock<HtmlToMarkdown> = LazyLock::new(|| {
     // short ones becomes gigabytes.
     HtmlToMarkdown::builder()
         .options(options)
+        .add_handler(vec!["del", "s", "strike"], struck)
+        .add_handler(vec!["sub", "sup"], raised)
         .add_handler(vec!["input"], checkbox)
         .add_handler(vec!["td", "th"], cell)
         .add_handler(vec!["tr"], row)
@@ -45,7 +48,7 @@ static CONVERTER: LazyLock<HtmlToMarkdown> = LazyLock::new(|| {
 pub fn html_to_markdown(html: &str) -> String {
     let clean = sanitize_html(html);
     let plain = || normal::text_of(&clean);
-    let Ok(tree) = CONVERTER.html_to_tree(&clean) else { return plain() };
+    let Ok(tree) = CONVERTER.html_to_tree(&with_code(&clean)) else { return plain() };
     let mut level = vec![tree.clone()];
     for _ in 0..TREE_DEPTH_MAX {
         let below = level.iter().flat_map(|node| node.children.borrow().clone());
@@ -93,6 +96,48 @@ fn literal(event: Event<'_>) -> Event<'_> {
         Event::Html(html) | Event::InlineHtml(html) => Event::Text(html),
         event => event,
     }
+}
+
+/// Text in `pre` as a block of code, which is the one way in Markdown to keep its lines.
+fn with_code(clean: &str) -> Cow<'_, str> {
+    let (open, close) = ("<pre>", "</pre>");
+    let mut parts = clean.split(open);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let block = part.split_once(close).filter(|(inner, _)| !inner.contains("<code"));
+        match block {
+            Some((inner, rest)) => {
+                out.extend([open, "<code>", inner, "</code>", close, rest]);
+            }
+            None => out.extend([open, part]),
+        }
+    }
+    if out.len() == clean.len() { Cow::Borrowed(clean) } else { Cow::Owned(out) }
+}
+
+/// What was struck out does not hold any more: without its marks it would be an order like the rest.
+fn struck(handlers: &dyn Handlers, element: Element<'_>) -> Option<HandlerResult> {
+    let content = handlers.walk_children(element.node).content;
+    let mark = |text: &str| {
+        let inner = text.trim();
+        if inner.is_empty() {
+            text.to_owned()
+        } else {
+            text.replacen(inner, &format!("~~{inner}~~"), 1)
+        }
+    };
+    // The marks reach no further than a paragraph.
+    Some(content.split("\n\n").map(mark).collect::<Vec<_>>().join("\n\n").into())
+}
+
+/// `10<sup>6</sup>` as it is, which is Markdown too: as `106` it would be another number.
+fn raised(handlers: &dyn Handlers, element: Element<'_>) -> Option<HandlerResult> {
+    let content = handlers.walk_children(element.node).content;
+    let tag = element.tag;
+    Some(
+        if content.trim().is_empty() { content } else { format!("<{tag}>{content}</{tag}>") }
+            .into(),
+    )
 }
 
 fn checkbox(_: &dyn Handlers, element: Element<'_>) -> Option<HandlerResult> {

@@ -250,6 +250,13 @@ fn f_043_html_becomes_markdown() {
             "<pre><code class=\"language-rust\">let a = 1 &lt; 2;\n</code></pre>",
             "```rust\nlet a = 1 < 2;\n```",
         ),
+        ("<pre>a\n  * b\n# c &lt;</pre>", "```\na\n  * b\n# c <\n```"),
+        (
+            "<p>Delete <del>production</del> <s>all</s> <strike>of</strike> staging</p>",
+            "Delete ~~production~~ ~~all~~ ~~of~~ staging",
+        ),
+        ("<del><p>one</p><p>two</p></del><s> </s>", "~~one~~\n\n~~two~~"),
+        ("10<sup>6</sup> H<sub>2</sub>O", "10<sup>6</sup> H<sub>2</sub>O"),
         ("<p>call <code>f(x)</code></p>", "call `f(x)`"),
         ("<blockquote><p>said</p></blockquote>", "> said"),
         ("<a href=\"https://example.com/a\">a</a>", "[a](https://example.com/a)"),
@@ -293,6 +300,7 @@ fn markdown_becomes_html() {
     );
     assert!(markdown_to_html("|a|b|\n|-|-|\n|1|2<br>3|\n").contains("<td>2<br>\n3</td>"));
     assert!(markdown_to_html("~~a~~").contains("<del>a</del>"));
+    assert_eq!(html_to_markdown(&markdown_to_html("~~gone~~ kept")), "~~gone~~ kept");
     assert!(markdown_to_html("[a](https://example.com)").contains("href=\"https://example.com\""));
 }
 
