@@ -1,6 +1,7 @@
-//! Bodies of requests: read within bounds of bytes and time; and how many bytes of them the server holds at once.
-//! What does not fit is answered that the server is busy.
+//! Bodies of requests, read within bounds of bytes and time, and of answers that are files; and how many bytes of
+//! either the server holds at once. What does not fit is answered that the server is busy.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,12 @@ use tokio::time::Instant;
 use crate::http::{Fault, discard, header_text};
 use crate::store::StoreError;
 
-/// Bytes of all bodies together.
+/// Bytes of all files together that are on their way to clients. Apart from the room of requests: who takes files
+/// slowly keeps no machine from sending its output.
+const FILES_BYTES_MAX: usize = 128 << 20;
+/// Bytes of a file that are given to a connection at once.
+const PIECE_BYTES: usize = 64 << 10;
+/// Bytes of all bodies of requests together.
 const BODIES_BYTES_MAX: usize = 256 << 20;
 /// What is counted: a KiB.
 const UNIT_BYTES: usize = 1 << 10;
@@ -25,6 +31,7 @@ const BYTES_A_SECOND_MIN: usize = 64 << 10;
 /// The room for bodies.
 pub(crate) struct Bodies {
     room: Arc<Semaphore>,
+    files: Arc<Semaphore>,
     /// How long a body may take to arrive, beside what its bytes take on a slow line.
     wait_max: Duration,
 }
@@ -34,7 +41,8 @@ pub(crate) type Room = OwnedSemaphorePermit;
 
 impl Bodies {
     pub(crate) fn new(wait_max: Duration) -> Self {
-        Self { room: Arc::new(Semaphore::new(BODIES_BYTES_MAX / UNIT_BYTES)), wait_max }
+        let room = |bytes| Arc::new(Semaphore::new(bytes / UNIT_BYTES));
+        Self { room: room(BODIES_BYTES_MAX), files: room(FILES_BYTES_MAX), wait_max }
     }
 
     /// Reads a body of at most `bytes_max`.
@@ -76,7 +84,7 @@ impl Bodies {
     async fn arrive(&self, body: &mut Body, bytes_max: usize) -> Result<(Bytes, Room), Fault> {
         let begun = Instant::now();
         let mut bytes = BytesMut::new();
-        let mut room = self.take(0)?;
+        let mut room = take(&self.room, 0)?;
         loop {
             let deadline = begun + self.wait_max + time_of(bytes.len());
             let late = |_| {
@@ -95,15 +103,34 @@ impl Bodies {
                 return Err(too_large(bytes_max));
             }
             bytes.extend_from_slice(&piece);
-            room.merge(self.take(bytes.len().div_ceil(UNIT_BYTES) - room.num_permits())?);
+            room.merge(take(&self.room, bytes.len().div_ceil(UNIT_BYTES) - room.num_permits())?);
         }
     }
 
-    fn take(&self, units: usize) -> Result<Room, Fault> {
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).try_acquire_many_owned(units);
-        room.map_err(|_| StoreError::Busy.into())
+    /// Room for a file of at most so many bytes, to be taken before it is read.
+    pub(crate) fn room_for_file(&self, bytes_max: usize) -> Result<Room, Fault> {
+        take(&self.files, bytes_max.div_ceil(UNIT_BYTES))
     }
+}
+
+fn take(room: &Arc<Semaphore>, units: usize) -> Result<Room, Fault> {
+    let units = u32::try_from(units).unwrap_or(u32::MAX);
+    Arc::clone(room).try_acquire_many_owned(units).map_err(|_| StoreError::Busy.into())
+}
+
+/// A file on its way, which has its room until a connection has taken nearly all of it: in pieces of their own, since a
+/// part of it holds the memory of all.
+pub(crate) fn file(bytes: Vec<u8>, mut room: Room) -> Body {
+    let held = room.split(bytes.len().div_ceil(UNIT_BYTES)).unwrap_or(room);
+    let pieces = futures_util::stream::unfold((bytes, 0, held), async |(bytes, at, held)| {
+        let piece = bytes.get(at..bytes.len().min(at + PIECE_BYTES))?;
+        if piece.is_empty() {
+            return None;
+        }
+        let piece = Ok::<_, Infallible>(Bytes::copy_from_slice(piece));
+        Some((piece, (bytes, at + PIECE_BYTES, held)))
+    });
+    Body::from_stream(pieces)
 }
 
 /// How much longer a body may take of which so much has arrived.
@@ -147,6 +174,29 @@ mod tests {
         assert_eq!(read(&none, 1_000).await.unwrap().0.len(), 1_000);
         held.pop();
         assert_eq!(read(&length(LARGE), LARGE).await.unwrap().0.len(), LARGE);
+    }
+
+    #[tokio::test]
+    async fn files_beyond_the_room_are_refused_until_others_are_taken() {
+        const FILE: usize = 4 << 20;
+        let bodies = Bodies::new(Duration::from_secs(60));
+        let whole: Vec<u8> = (0..FILE + 1).map(|at| (at % 251) as u8).collect();
+        let mut files = Vec::new();
+        while let Ok(room) = bodies.room_for_file(2 * FILE) {
+            // What the file does not need is free again.
+            files.push(file(whole.clone(), room));
+        }
+        assert_eq!(files.len(), (FILES_BYTES_MAX - 2 * FILE) / (FILE + UNIT_BYTES) + 1);
+        let mut last = files.pop().unwrap().into_data_stream();
+        let mut taken = last.next().await.unwrap().unwrap().to_vec();
+        assert!(bodies.room_for_file(2 * FILE).is_err(), "a part was taken");
+        while let Some(piece) = last.next().await {
+            taken.extend_from_slice(&piece.unwrap());
+        }
+        assert!(taken == whole);
+        assert!(bodies.room_for_file(2 * FILE).is_ok());
+        let nothing = file(Vec::new(), bodies.room_for_file(1).unwrap());
+        assert_eq!(nothing.collect().await.unwrap().to_bytes().len(), 0);
     }
 
     /// A body of `first`, and what `rest` comes to be.

@@ -257,6 +257,7 @@ on_both! {
             assert!(header("content-disposition").starts_with("attachment; filename="));
             assert_eq!(header("x-content-type-options"), "nosniff");
             assert!(header("content-security-policy").contains("sandbox"));
+            assert_eq!(header("content-length"), "25");
             assert_eq!(file.bytes, b"<script>alert(1)</script>");
         }
         let large = "a".repeat(4 * 1024 * 1024);

@@ -10,6 +10,7 @@ use axum::response::Response;
 
 use super::call::{Call, Sent, created};
 use super::comments::check_own;
+use crate::bodies;
 use crate::http::Fault;
 use crate::store::sql::people::attachments::{self, NewAttachment};
 
@@ -109,10 +110,13 @@ fn sane_type(sent: &str) -> String {
 pub(super) async fn download(call: Call) -> Result<Response, Fault> {
     let (issue, comment) = (call.issue()?, call.id("comment")?);
     let id = call.id("attachment")?;
+    let room = call.app.bodies.room_for_file(FILE_BYTES_MAX)?;
     let mut conn = call.reader().await?;
     let file = attachments::content(&mut conn, call.workspace(), issue, comment, id).await?;
-    let mut response = Response::new(Body::from(file.bytes));
+    let length = file.bytes.len();
+    let mut response = Response::new(bodies::file(file.bytes, room));
     let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, length.into());
     let kind = HeaderValue::from_str(&file.content_type);
     headers.insert(
         header::CONTENT_TYPE,
