@@ -182,7 +182,7 @@ fn f_007_init_gives_fresh_tokens_and_they_work() {
         "--json",
     ]));
     assert_eq!((bad.code, bad.stdout.as_str()), (Some(2), ""), "{bad:?}");
-    assert!(bad.stderr.contains("slug must be small letters"), "{bad:?}");
+    assert!(bad.stderr.contains("--workspace must be small letters"), "{bad:?}");
 }
 
 #[test]
