@@ -32,12 +32,21 @@ mod tree;
 pub struct ShimHooks {
     /// Processes that no signal reaches.
     pub immortal: fn(i32) -> bool,
+    /// Killing for so long without success is reported.
+    pub kill_failed_ms: u64,
+}
+
+const KILL_FAILED_MS: u64 = 10_000;
+
+impl ShimHooks {
+    /// Those of the product.
+    pub const NONE: Self = Self { immortal: |_| false, kill_failed_ms: KILL_FAILED_MS };
 }
 
 /// The whole life of a shim. To be called before anything else when the first argument is
 /// [`crate::SHIM_ARG`].
 pub fn shim_main() -> ExitCode {
-    shim_main_with(ShimHooks { immortal: |_| false })
+    shim_main_with(ShimHooks::NONE)
 }
 
 /// [`shim_main`] with seams for tests.

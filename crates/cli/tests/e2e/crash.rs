@@ -13,12 +13,7 @@ use ostler_testkit::process::{Process, random_hex, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::rig::{PATIENCE, Rig, finish, is};
-
-/// Rounds of each loop; `.ci/nightly` asks for more.
-fn rounds() -> u32 {
-    std::env::var("OSTLER_TEST_LOOPS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
-}
+use crate::rig::{PATIENCE, ROUNDS, Rig, finish, is, rounds};
 
 /// How long a run may outlive its daemon (design.md, "How long work lives").
 const GONE_S_MAX: u64 = 2;
@@ -61,7 +56,8 @@ fn micros_since_epoch() -> i64 {
 fn r_80_kill_9_of_the_daemon_ends_every_run_and_nothing_runs_twice() {
     let mut rig = Rig::configured("[tasks]\nlimit = 6\n");
     let mut ids = Vec::new();
-    for round in 0..rounds() {
+    // Each waits for the grace that stubborn agents have.
+    for round in 0..rounds(2) {
         for (n, (words, ready)) in STUBBORN.iter().enumerate() {
             let id = format!("r{round}-{n}");
             detach_counted(&rig, &id, words);
@@ -110,7 +106,7 @@ fn r_59_r_67_what_was_acknowledged_is_there_and_ran_at_most_once() {
     const SUBMITS_MAX: usize = 60;
     let mut rig = Rig::configured("[tasks]\nlimit = 2\n");
     let mut acknowledged: Vec<String> = Vec::new();
-    for round in 0..rounds() {
+    for round in 0..rounds(ROUNDS) {
         let wire = rig.wire().without_updates();
         let client = wire.client.clone();
         let work = rig.scratch.work().to_str().unwrap().to_owned();

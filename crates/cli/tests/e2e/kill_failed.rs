@@ -3,10 +3,11 @@
 //!
 //! Really unkillable is only what hangs in the kernel. Here the shim is `supervise-fixture`, to which a process is
 //! immortal as long as a file is there. It comes in as the daemon's own program: that is what supervises, and it
-//! is replaced while the daemon runs, as an upgrade does.
+//! is replaced while the daemon runs, as an upgrade does. By the name it gets it does not wait ten seconds before it
+//! says that it cannot kill.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use ostler_proto::framed::{FailureClass, Task, TaskStatus, Verdict};
@@ -28,8 +29,10 @@ fn rig() -> Rig {
     daemon.arg("daemon");
     rig.start_daemon_with(daemon);
 
-    let (fixture, script) = (supervise_fixture(), own.join("new"));
-    fs::write(&script, format!("#!/bin/sh\nexec '{}' \"$@\"\n", fixture.display())).unwrap();
+    let (fixture, shim, script) =
+        (supervise_fixture(), own.join("impatient-shim"), own.join("new"));
+    symlink(&fixture, &shim).unwrap();
+    fs::write(&script, format!("#!/bin/sh\nexec '{}' \"$@\"\n", shim.display())).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let waiting = the_waiting(&rig);
     fs::rename(script, program).unwrap();

@@ -13,12 +13,7 @@ use ostler_testkit::process::{random_hex, wait_until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::rig::{PATIENCE, Rig};
-
-/// Rounds of each loop; `.ci/nightly` asks for more.
-fn rounds() -> u32 {
-    std::env::var("OSTLER_TEST_LOOPS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
-}
+use crate::rig::{PATIENCE, ROUNDS, Rig, rounds};
 
 /// Each event's text, as it came, by its sequence.
 type Events = BTreeMap<u64, String>;
@@ -177,7 +172,7 @@ fn busy(rig: &Rig, round: u32) -> JoinHandle<()> {
 fn r_37_r_60_what_a_client_saw_before_a_kill_is_what_later_starts_tell() {
     let mut rig = Rig::configured("[tasks]\nlimit = 6\n");
     let mut seen = Events::new();
-    for round in 0..rounds() {
+    for round in 0..rounds(ROUNDS) {
         let known = seen.last_key_value().map_or(0, |(sequence, _)| *sequence);
         let watcher = Watcher::start(&rig.scratch.socket(), known);
         let busy = busy(&rig, round);

@@ -22,6 +22,15 @@ use serde_json::Value;
 pub(crate) const OSTLER: &str = env!("CARGO_BIN_EXE_ostler");
 /// How long anything may take that is not about time; the machine may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+/// Rounds of a loop that kills real processes.
+pub(crate) const ROUNDS: u32 = 5;
+
+/// How often such a loop repeats: [`ROUNDS`] in CI, elsewhere as often as it has time for; `.ci/nightly` asks for
+/// more.
+pub(crate) fn rounds(elsewhere: u32) -> u32 {
+    let usual = if std::env::var_os("CI").is_some() { ROUNDS } else { elsewhere };
+    std::env::var("OSTLER_TEST_LOOPS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
 
 /// See the module.
 pub(crate) struct Rig {

@@ -19,8 +19,10 @@ const SOON: Duration = Duration::from_secs(60);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 const LEASE: Duration = Duration::from_secs(600);
-/// Of so many moments a request is killed at one, where not all are tried.
-const STEP: usize = 8;
+/// Of so many moments a request is killed at one in CI, where not all are tried.
+const STEP_IN_CI: usize = 8;
+/// And elsewhere.
+const STEP: usize = 12;
 /// More moments than any request has.
 const MOMENTS_MAX: usize = 400;
 const HELD: &str = "SELECT COUNT(*) FROM tasks WHERE state IN ('dispatched', 'running')";
@@ -54,7 +56,9 @@ impl Mortal {
         let made = Made::new(&database).await;
         made.queue(2).await;
         let server = Self::serve(&database, &dir);
-        let step = if std::env::var_os("OSTLER_TEST_LOOPS").is_some() { 1 } else { STEP };
+        let is_set = |name| std::env::var_os(name).is_some();
+        let usual = if is_set("CI") { STEP_IN_CI } else { STEP };
+        let step = if is_set("OSTLER_TEST_LOOPS") { 1 } else { usual };
         let client = reqwest::Client::new();
         let (known, requests, kills) = (Known::default(), 0, 0);
         Self { database, made, dir, server, client, known, step, requests, kills }

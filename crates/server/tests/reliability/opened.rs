@@ -137,3 +137,24 @@ async fn a_new_file_that_another_program_has_locked_is_waited_for() {
     other.close().await.unwrap();
     open.await.unwrap();
 }
+
+/// The locks of a process on a file are gone as soon as the process closes the file anywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_opened_twice_in_a_process_stays_locked() {
+    use std::os::unix::fs::MetadataExt as _;
+    let databases = Databases::Sqlite(tempfile::tempdir().unwrap());
+    let database = databases.make("twice");
+    let first = Admin::open(&database, keyring()).await.unwrap();
+    let inode = std::fs::metadata(database.trim_start_matches("sqlite:")).unwrap().ino();
+    let ours = format!(" {} ", std::process::id());
+    let is_locked = || {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|lock| lock.contains(&ours) && lock.contains(&format!(":{inode} ")))
+    };
+    assert!(is_locked());
+    let second = Admin::open(&database, keyring()).await.unwrap();
+    assert!(is_locked());
+    second.close().await;
+    assert!(is_locked());
+    first.close().await;
+}

@@ -18,12 +18,20 @@ const GENERATIONS_MAX: u32 = 60;
 const FORKERS_MAX: u32 = 8;
 /// Nothing here outlives a forgotten test for long.
 const SLEEP: Duration = Duration::from_secs(120);
+/// A shim that was started by this name soon reports what it cannot kill.
+const IMPATIENT: &str = "impatient-shim";
+const IMPATIENT_MS: u64 = 500;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let mode = args.first().map(String::as_str).unwrap_or_default();
     if mode == SHIM_ARG {
-        return shim_main_with(ShimHooks { immortal });
+        let hooks = ShimHooks { immortal, ..ShimHooks::NONE };
+        let is_impatient = std::env::args().next().is_some_and(|own| own.ends_with(IMPATIENT));
+        return shim_main_with(match is_impatient {
+            true => ShimHooks { kill_failed_ms: IMPATIENT_MS, ..hooks },
+            false => hooks,
+        });
     }
     match play(mode, args.get(1..).unwrap_or_default()) {
         Ok(code) => code,

@@ -11,7 +11,7 @@
 //! | the daemon is gone | TERM to everybody, its own grace, KILL |
 //!
 //! The sweep is TERM to everybody, a grace, then KILL in rounds until nothing is left. What is still
-//! there after [`KILL_FAILED_MS`] is reported, and killing goes on.
+//! there after [`ShimHooks::kill_failed_ms`] is reported, and killing goes on.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -44,8 +44,6 @@ const SWEEP_GRACE_MS: u64 = 2_000;
 /// A stop order takes at most this long before everybody gets KILL; [`SWEEP_GRACE_MS`] shrinks for it.
 const STOP_MS_MAX: u64 = 5_000;
 const SWEEP_GRACE_MS_MIN: u64 = 500;
-/// Killing for so long without success is reported.
-const KILL_FAILED_MS: u64 = 10_000;
 /// Pauses between rounds of killing: at first, then, and once it was reported.
 const KILL_PAUSE_MS: u64 = 2;
 const KILL_PAUSE_SLOW_MS: u64 = 20;
@@ -90,6 +88,7 @@ struct Run {
     daemon_gone: bool,
     overflow: bool,
     kill_failed: bool,
+    kill_failed_ms: u64,
 }
 
 /// Serves one run; an error means that not even a report was possible.
@@ -148,6 +147,7 @@ pub(super) fn run(
         daemon_gone: false,
         overflow: false,
         kill_failed: false,
+        kill_failed_ms: hooks.kill_failed_ms,
     };
     run.report_started();
     run.live()
@@ -364,7 +364,7 @@ impl Run {
 
     fn kill_round(&mut self, since: Instant) {
         self.tree.signal_all(Signal::KILL, Some("term"));
-        if !self.kill_failed && since.elapsed() >= Duration::from_millis(KILL_FAILED_MS) {
+        if !self.kill_failed && since.elapsed() >= Duration::from_millis(self.kill_failed_ms) {
             self.kill_failed = true;
             let record = ExitRecord { remaining: self.tree.remaining(), ..self.record(false) };
             self.log.sync();

@@ -204,7 +204,11 @@ async fn b1_9_what_cannot_be_killed_is_reported_and_later_found_gone() {
     std::fs::write(&alive, "").unwrap();
     let mut spec = rig.play(&["immortal", alive.as_str()]);
     spec.stop.steps = quick(&[(15, 50)]);
-    let mut shim = rig.start(&spec).await;
+    let program = rig.root().join("impatient-shim");
+    std::os::unix::fs::symlink(fixture(), &program).unwrap();
+    let idle = IdleShim::spawn(program.as_std_path(), &rig.marker).unwrap();
+    let mut shim = idle.prepare(&spec).unwrap();
+    shim.start().await.unwrap();
     until(&mut shim, |report| matches!(report, Report::Started { .. }).then_some(())).await;
     shim.stop(StopOrder::Plan).await.unwrap();
     let failed = until(&mut shim, |report| match report {

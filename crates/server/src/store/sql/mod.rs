@@ -34,6 +34,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use ostler_core::clock::Timestamp;
 use ostler_core::lease::Policy;
+use rustix::fs::Access;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection, PgPool, SqlitePool};
@@ -300,9 +301,13 @@ pub(crate) fn sqlite_file(url: &str) -> Option<&str> {
     Some(file).filter(|file| !file.is_empty())
 }
 
-/// SQLite gives the files that it puts beside a database the database's mode.
+/// SQLite gives the files that it puts beside a database the database's mode. A file that is there is not opened:
+/// whoever closes it gives up all locks that SQLite holds on it for this process.
 fn make_owner_only(file: &str) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
+    if rustix::fs::access(file, Access::READ_OK | Access::WRITE_OK).is_ok() {
+        return Ok(());
+    }
     std::fs::OpenOptions::new()
         .write(true)
         .create(true)
