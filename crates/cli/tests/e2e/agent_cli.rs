@@ -152,7 +152,8 @@ fn r_73_the_deadline_ends_the_run() {
         submit.timeout_seconds = Some(1);
     });
     rig.assert_nothing_runs();
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    // The tool would live for two minutes.
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     let failure = task.failure.expect("a failure");
     assert_eq!((task.status, failure.class), (TaskStatus::Failed, FailureClass::Timeout));
     assert_eq!(failure.message, "agent-cli exceeded its 1 second runtime limit");
@@ -191,7 +192,7 @@ fn r_76_descendants_that_hold_the_pipes_are_ended() {
     let task = submit(&rig, "t", "spawn-tool", |_| {});
     rig.assert_nothing_runs();
     assert!(began.elapsed() >= Duration::from_secs(1), "the pipes were not drained");
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     assert!(is(&task, TaskStatus::Completed), "{task:?}");
     assert_eq!(task.receipt.unwrap().killed.len(), 1);
 }
