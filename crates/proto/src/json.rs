@@ -118,6 +118,36 @@ fn unescape(quoted: &str) -> Cow<'_, str> {
     }
 }
 
+/// A key that `serde_json` takes for an order: it reads the text behind it as JSON once more, whatever its depth.
+const ORDER: &str = "$serde_json::private::RawValue";
+/// What stands for that key.
+const NO_ORDER: &str = "\"$serde_json::private::RawValue_\"";
+
+/// The text without keys that the parser would take for orders, however they are written: they get another name.
+pub fn disarm(text: &str) -> Cow<'_, str> {
+    // Hardly any text needs a closer look.
+    if !text.contains("RawValue") && !text.contains("\\u") {
+        return Cow::Borrowed(text);
+    }
+    let bytes = text.as_bytes();
+    let mut mended = Mended { text, out: String::new(), copied: 0 };
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let start = at;
+        at += 1;
+        if byte != b'"' {
+            continue;
+        }
+        at = string_end(bytes, at);
+        // Each character takes six bytes at most.
+        let may_be = (ORDER.len() + 2..=6 * ORDER.len() + 2).contains(&(at - start));
+        if may_be && unescape(text.get(start..at).unwrap_or_default()) == ORDER {
+            mended.put(start..at, NO_ORDER);
+        }
+    }
+    mended.done()
+}
+
 /// How deep what [`mend`] leaves may nest: less than parsers take, also inside what shows it.
 pub const NESTED_MAX: usize = 120;
 /// What stands for a value that is nested too deeply.
@@ -317,5 +347,20 @@ mod tests {
         assert!(serde_json::from_str::<serde_json::Value>(&cut).is_ok());
         let just = format!("{}{}", "[".repeat(NESTED_MAX), "]".repeat(NESTED_MAX));
         assert!(matches!(mend(&just, NESTED_MAX), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn what_the_parser_takes_for_an_order_is_a_key_like_others() {
+        let escaped = ORDER.replace('R', "\\u0052").replace('$', "\\u0024");
+        for key in [ORDER, escaped.as_str()] {
+            let text = format!(r#"{{"a":[{{"{key}":"[[1]]"}}],"b":"x"}}"#);
+            let told: serde_json::Value = serde_json::from_str(&disarm(&text)).unwrap();
+            assert_eq!(told["a"][0]["$serde_json::private::RawValue_"], "[[1]]", "{text}");
+            let obeyed: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(obeyed["a"][0][0][0], 1, "the parser has another order by now");
+        }
+        for text in [r#"{"RawValue":"\u0041"}"#, r#"{"a":"\"#, ""] {
+            assert_eq!(disarm(text), text);
+        }
     }
 }

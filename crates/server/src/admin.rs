@@ -171,11 +171,17 @@ impl Admin {
             return Self::fill(database, keyring, input).await;
         };
         let new = NewFile::create_with_folder(file)?;
-        let moved = Self::fill(&format!("sqlite:{}", new.draft()), keyring, input).await?;
+        let moved = Self::fill(&format!("sqlite:{}", new.draft()), keyring, input).await;
         // What stays in the log, as on a full disk, is not in the file.
-        let log = Utf8PathBuf::from(format!("{}-wal", new.draft()));
-        if log.symlink_metadata().is_ok() {
-            return Err(TransferError::Unfinished { log });
+        let beside = ["-wal", "-shm"].map(|end| Utf8PathBuf::from(format!("{}{end}", new.draft())));
+        let is_whole = beside.iter().all(|file| file.symlink_metadata().is_err());
+        for file in beside {
+            // Mostly there is none.
+            let _ = std::fs::remove_file(file);
+        }
+        let moved = moved?;
+        if !is_whole {
+            return Err(TransferError::Unfinished);
         }
         new.keep()?;
         Ok(moved)

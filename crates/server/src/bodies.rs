@@ -24,8 +24,8 @@ const PIECE_BYTES: usize = 64 << 10;
 const BODIES_BYTES_MAX: usize = 256 << 20;
 /// What is counted: a KiB.
 const UNIT_BYTES: usize = 1 << 10;
-/// What a slow line carries. The largest body takes a little less than a lease lasts then, and who sends a byte now
-/// and then gains nothing.
+/// What a slow line carries. The largest body takes about as long as a lease lasts then, and who sends a byte now and
+/// then gains nothing.
 const BYTES_A_SECOND_MIN: usize = 64 << 10;
 
 /// The room for bodies.
@@ -52,13 +52,17 @@ impl Bodies {
         mut body: Body,
         bytes_max: usize,
     ) -> Result<(Bytes, Room), Fault> {
-        let read = match self.check(headers, bytes_max) {
-            Ok(()) => self.arrive(&mut body, bytes_max).await,
-            Err(fault) => Err(fault),
-        };
-        // Who was too slow is not waited for again; who asked first (`Expect`) has not begun.
-        let waits = headers.contains_key(header::EXPECT);
-        if read.as_ref().is_err_and(|it| it.status != StatusCode::REQUEST_TIMEOUT) && !waits {
+        if let Err(fault) = self.check(headers, bytes_max) {
+            // Who asked first has not begun to send.
+            let asked = header_text(headers, "expect");
+            if !asked.is_some_and(|word| word.eq_ignore_ascii_case("100-continue")) {
+                discard(body).await;
+            }
+            return Err(fault);
+        }
+        let read = self.arrive(&mut body, bytes_max).await;
+        // Who was too slow is not waited for again.
+        if read.as_ref().is_err_and(|it| it.status != StatusCode::REQUEST_TIMEOUT) {
             discard(body).await;
         }
         read

@@ -1,9 +1,12 @@
 //! Answers and bodies, the same for every endpoint: JSON always, errors with `message`.
 
+use std::borrow::Cow;
+
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
+use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use ostler_core::lease::Refusal;
 use ostler_proto::json::NESTED_MAX;
@@ -214,6 +217,14 @@ pub(crate) async fn discard(mut body: Body) {
     };
     // Whether it arrived in time matters to nobody: it is refused.
     let _ = tokio::time::timeout(DISCARD_WAIT_MAX, frames).await;
+}
+
+/// A JSON body without keys that the parser would take for orders; before anything else is done with it.
+pub(crate) fn disarmed(body: Bytes) -> Bytes {
+    match std::str::from_utf8(&body).map(ostler_proto::json::disarm) {
+        Ok(Cow::Owned(text)) => text.into(),
+        Ok(Cow::Borrowed(_)) | Err(_) => body,
+    }
 }
 
 /// Parses a JSON body. An empty one is an empty object, for calls that need no field. In the field `opaque`, which is

@@ -199,7 +199,7 @@ async fn dispatch(
     let read = app.bodies.read(&headers, body, endpoint.body_bytes_max).await;
     // The room is given back when all is done.
     let (body, _room) = match read {
-        Ok((body, room)) => (Ok(body), Some(room)),
+        Ok((body, room)) => (Ok(crate::http::disarmed(body)), Some(room)),
         Err(fault) => (Err(fault), None),
     };
     let capabilities = version::Capabilities::parse(header_text(&headers, CAPABILITIES_HEADER));

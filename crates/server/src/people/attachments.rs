@@ -110,8 +110,9 @@ fn sane_type(sent: &str) -> String {
 pub(super) async fn download(call: Call) -> Result<Response, Fault> {
     let (issue, comment) = (call.issue()?, call.id("comment")?);
     let id = call.id("attachment")?;
-    let room = call.app.bodies.room_for_file(FILE_BYTES_MAX)?;
     let mut conn = call.reader().await?;
+    // Only now: who waits for a connection holds nothing.
+    let room = call.app.bodies.room_for_file(FILE_BYTES_MAX)?;
     let file = attachments::content(&mut conn, call.workspace(), issue, comment, id).await?;
     let length = file.bytes.len();
     let mut response = Response::new(bodies::file(file.bytes, room));

@@ -39,7 +39,7 @@ use serde_json::Value;
 use crate::app::App;
 pub use crate::auth::Ability;
 use crate::auth::{Identity, TokenKind};
-use crate::http::{Fault, limits, parse_json};
+use crate::http::{Fault, disarmed, limits, parse_json};
 use crate::observe::Scheme;
 use crate::rate::Bucket;
 use call::{Call, Sent};
@@ -174,7 +174,7 @@ async fn run(
         Some(table::FILE) => Sent::Raw(Mutex::new(body)),
         Some(schema) => {
             let (body, _room) = app.bodies.read(&parts.headers, body, BODY_BYTES_MAX).await?;
-            let value = parse_json(&body, None)?;
+            let value = parse_json(&disarmed(body), None)?;
             known_fields(schema, &value)?;
             Sent::Json(value)
         }

@@ -107,6 +107,8 @@ fn with_code(clean: &str) -> Cow<'_, str> {
         let block = part.split_once(close).filter(|(inner, _)| !inner.contains("<code"));
         match block {
             Some((inner, rest)) => {
+                // The parser leaves out a line break that `pre` begins with, but not one of `code`.
+                let inner = inner.strip_prefix('\n').unwrap_or(inner);
                 out.extend([open, "<code>", inner, "</code>", close, rest]);
             }
             None => out.extend([open, part]),
@@ -118,16 +120,17 @@ fn with_code(clean: &str) -> Cow<'_, str> {
 /// What was struck out does not hold any more: without its marks it would be an order like the rest.
 fn struck(handlers: &dyn Handlers, element: Element<'_>) -> Option<HandlerResult> {
     let content = handlers.walk_children(element.node).content;
-    let mark = |text: &str| {
-        let inner = text.trim();
-        if inner.is_empty() {
-            text.to_owned()
-        } else {
-            text.replacen(inner, &format!("~~{inner}~~"), 1)
-        }
-    };
-    // The marks reach no further than a paragraph.
-    Some(content.split("\n\n").map(mark).collect::<Vec<_>>().join("\n\n").into())
+    let inner = content.trim();
+    Some(if inner.is_empty() {
+        content.into()
+    } else if content.contains('\n') {
+        // Marks reach no further than a paragraph; the element does, and is Markdown too.
+        format!("\n\n<del>\n\n{inner}\n\n</del>\n\n").into()
+    } else if inner.contains('~') {
+        content.replacen(inner, &format!("<del>{inner}</del>"), 1).into()
+    } else {
+        content.replacen(inner, &format!("~~{inner}~~"), 1).into()
+    })
 }
 
 /// `10<sup>6</sup>` as it is, which is Markdown too: as `106` it would be another number.

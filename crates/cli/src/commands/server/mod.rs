@@ -212,11 +212,13 @@ fn open_hint(error: &OpenError, database: &str) -> Option<&'static str> {
         OpenError::Connect { is_missing: true, .. } => {
             Some("make it first, empty: `createdb` with its name")
         }
-        OpenError::Migrate(_) => Some("the database must be the server's alone: name an empty one"),
+        error if error.is_foreign() => {
+            Some("the database must be the server's alone: name an empty one")
+        }
         OpenError::Connect { .. } => Some(
             "is it running there? --database or OSTLER_SERVER_DATABASE names another; `psql URL` tries the same",
         ),
-        OpenError::Url | OpenError::Open(_) => None,
+        OpenError::Url | OpenError::Open(_) | OpenError::Migrate(_) => None,
     }
 }
 

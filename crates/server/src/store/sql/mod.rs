@@ -27,6 +27,7 @@ pub(crate) mod rows;
 pub(crate) mod sweep;
 pub(crate) mod transfer;
 
+use std::io::ErrorKind;
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,6 +36,7 @@ use futures_util::future::BoxFuture;
 use ostler_core::clock::Timestamp;
 use ostler_core::lease::Policy;
 use rustix::fs::Access;
+use sqlx::migrate::MigrateError;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, PgConnection, PgPool, SqlitePool};
@@ -67,8 +69,9 @@ const KEEPALIVES: &str = "SELECT set_config('tcp_keepalives_idle', '30', false),
      set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false)";
 /// How long to wait before PostgreSQL is tried again.
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
-/// What PostgreSQL says while it starts (`cannot_connect_now`).
-const STARTING_UP: &str = "57P03";
+/// What PostgreSQL says while it starts (`cannot_connect_now`) and while others have all its connections
+/// (`too_many_connections`).
+const NOT_YET: [&str; 2] = ["57P03", "53300"];
 /// What it says of a database that it has not (`invalid_catalog_name`).
 const NO_DATABASE: &str = "3D000";
 /// Statements that a connection keeps prepared.
@@ -294,6 +297,22 @@ pub enum OpenError {
     OtherKey,
 }
 
+impl OpenError {
+    /// Another program's tables are there.
+    pub fn is_foreign(&self) -> bool {
+        let Self::Migrate(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) =
+            self
+        else {
+            return matches!(self, Self::Migrate(MigrateError::VersionMismatch(_)));
+        };
+        let error = error.as_database_error();
+        // `duplicate_table`; SQLite has a text only.
+        error.is_some_and(|it| {
+            it.code().as_deref() == Some("42P07") || it.message().contains("already exists")
+        })
+    }
+}
+
 /// The file of a `sqlite:` URL.
 pub(crate) fn sqlite_file(url: &str) -> Option<&str> {
     let file = url.strip_prefix("sqlite:")?;
@@ -344,16 +363,20 @@ async fn connect(
     wait_max: Duration,
 ) -> Result<PgConnection, OpenError> {
     let since = std::time::Instant::now();
+    let mut last = None;
     loop {
         let left = wait_max.saturating_sub(since.elapsed());
         let source = match tokio::time::timeout(left, options.connect()).await {
             Ok(Ok(conn)) => return Ok(conn),
             Ok(Err(error)) => error,
-            Err(_) => sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()),
+            // What it said before tells more than that there was no time for another try.
+            Err(_) => last.unwrap_or_else(|| sqlx::Error::Io(ErrorKind::TimedOut.into())),
         };
         let is_soon = match &source {
             sqlx::Error::Io(_) => true,
-            sqlx::Error::Database(error) => error.code().as_deref() == Some(STARTING_UP),
+            sqlx::Error::Database(error) => {
+                error.code().is_some_and(|code| NOT_YET.contains(&&*code))
+            }
             _ => false,
         };
         if !is_soon || left < CONNECT_PAUSE {
@@ -370,6 +393,7 @@ async fn connect(
             };
             return Err(OpenError::Connect { place, why, is_missing });
         }
+        last = Some(source);
         tokio::time::sleep(CONNECT_PAUSE).await;
     }
 }
@@ -381,7 +405,8 @@ impl Pools {
             let options = PgConnectOptions::from_str(url).map_err(|_| OpenError::Url)?;
             let options =
                 options.application_name("ostler").statement_cache_capacity(STATEMENTS_MAX);
-            connect(&options, acquire_wait).await?.close().await.map_err(OpenError::Open)?;
+            // Whether it can be closed well does not matter.
+            let _ = connect(&options, acquire_wait).await?.close().await;
             let pool = PgPoolOptions::new()
                 .max_connections(POSTGRES_CONNECTIONS_MAX)
                 .after_connect(|conn, _| {

@@ -9,7 +9,6 @@
 mod export;
 mod import;
 
-use camino::Utf8PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::db::{Conn, DbError, Kind, args};
@@ -49,11 +48,8 @@ pub enum TransferError {
     #[error("there is no new database")]
     File(#[from] NewFileError),
     /// SQLite could not write all of it into its file.
-    #[error("the database could not be written whole: {log} is left (is the disk full?)")]
-    Unfinished {
-        /// SQLite's log, which may be removed.
-        log: Utf8PathBuf,
-    },
+    #[error("the database could not be written whole (is the disk full?)")]
+    Unfinished,
     /// Something else.
     #[error("this is no export of an Ostler server")]
     NotAnExport,

@@ -148,9 +148,12 @@ fn env_of(file: &Utf8Path) -> Result<Map<String, Value>, Failure> {
     let text = text_of(file)?;
     let lines = text.lines().map(str::trim_start);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let lines = lines.map(|line| line.strip_prefix("export ").unwrap_or(line));
     let read = |line: &str| match line.split_once('=') {
-        Some((name, value)) => (name.trim_end().to_owned(), Value::from(value)),
+        // As in files that shells read too.
+        Some((name, value)) => {
+            let name = name.strip_prefix("export ").unwrap_or(name);
+            (name.trim().to_owned(), Value::from(value))
+        }
         None => (line.trim_end().to_owned(), Value::Null),
     };
     Ok(lines.map(read).collect())
